@@ -1,0 +1,71 @@
+"""What every step's command line shares: the spec, the planned code, the expected inputs, errors, exit codes."""
+
+import argparse
+import json
+import logging
+import signal
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from seqarch.errors import SeqarchError
+from seqarch.provenance import check_inputs, entry_modules, fingerprint, verify_code
+
+EXIT_INTERRUPTED = 143  # 128 + SIGTERM: stopped by a signal in a resumable state
+
+
+def step_parser(step: str, description: str) -> argparse.ArgumentParser:
+    """A parser with the three options of every step: `--spec`, `--code`, `--expects`."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m seqarch.cli.{step}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--spec", required=True, type=_json, help="the step's options as JSON, or @file with them")
+    parser.add_argument("--code", help="the code fingerprint planned by the workflow; refuses if the code differs")
+    parser.add_argument("--expects", type=_json, default={}, help="JSON: input path -> recipe that must have made it")
+    return parser
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
+    except (OSError, json.JSONDecodeError) as error:
+        raise argparse.ArgumentTypeError(f"expected JSON or @file with JSON: {error}") from error
+
+
+def run_step(
+    step: str,
+    parser: argparse.ArgumentParser,
+    function: Callable[[argparse.Namespace], None],
+    argv: Sequence[str] | None = None,
+    mixers: Callable[[Any], Iterable[str]] = lambda spec: (),
+) -> int:
+    """Parse, verify code and inputs, call `function(args)`, verify the code again; the process's exit code.
+
+    `args.code` is always set when `function` runs. A SeqarchError becomes one message on stderr. SIGTERM is
+    turned into SystemExit(143) so that `finally` and `with` clean up; training installs its own handler.
+
+    Args:
+        mixers: names the mixers that the step loads lazily, from its spec.
+    """
+    args = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_INTERRUPTED))
+    try:
+        modules = entry_modules(step, mixers(args.spec))
+        if args.code:
+            verify_code(modules, args.code)
+        else:
+            args.code = fingerprint(modules)
+        check_inputs(args.expects)
+        function(args)
+        verify_code(modules, args.code)
+    except SeqarchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0

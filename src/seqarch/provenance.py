@@ -1,0 +1,231 @@
+"""Where a number comes from: fingerprints of code, recipes of steps, and the record inside every output.
+
+A step is `python -m seqarch.cli.<step>`. Three digests describe what it made:
+
+- *code*: the step's static import closure, each module hashed as its syntax tree without comments, docstrings
+  and positions, so that a comment changes nothing and an edit in one mixer touches that mixer's runs alone;
+- *spec*: the slice of the configuration that the step depends on, as canonical JSON;
+- *recipe* = sha256(step, spec, code): what a consumer expects to find in its inputs.
+
+`INERT` modules cannot change a number and are left out of every fingerprint by name.
+"""
+
+import ast
+import functools
+import importlib.metadata
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from seqarch.errors import SeqarchError
+from seqarch.files import PROVENANCE_KEY, canonical_json, read_json, sha256_file, sha256_text
+
+PACKAGE = "seqarch"
+ROOT = Path(__file__).parent
+INERT = frozenset({"seqarch.provenance", "seqarch.files", "seqarch.progress", "seqarch.errors", "seqarch.cli.common"})
+TABLE_VARIABLE = "SEQARCH_CODE_TABLE"  # the digests of the process that queued the jobs, for its jobs
+
+
+class ProvenanceError(SeqarchError):
+    """An input or the code is not what the workflow planned with."""
+
+
+# --- code ---------------------------------------------------------------------------------------------
+
+
+def entry_modules(step: str, mixers: Iterable[str] = ()) -> tuple[str, ...]:
+    """The modules a step starts from: its command, and the two files of each mixer it loads lazily."""
+    parts = [f"{PACKAGE}.mixers.{mixer}.{file}" for mixer in sorted(set(mixers)) for file in ("config", "module")]
+    return (f"{PACKAGE}.cli.{step}", *parts)
+
+
+def fingerprint(modules: Iterable[str]) -> str:
+    """The digest of the import closure of `modules`: 64 hex digits, equal on Python 3.11 to 3.14."""
+    lines = [f"{name} {_module_digest(name)}" for name in sorted(closure(modules))]
+    return sha256_text("\n".join(lines))
+
+
+def closure(modules: Iterable[str]) -> set[str]:
+    """The modules of this package reachable by import statements, wherever they stand, without `INERT`."""
+    seen: set[str] = set()
+    queue = list(modules)
+    while queue:
+        name = queue.pop()
+        if name in seen or name in INERT:
+            continue
+        if _module_file(name) is None:
+            raise ProvenanceError(f"no module {name!r} in {ROOT}: expected a step or mixer of this package")
+        seen.add(name)
+        queue += _imports(name)
+    return seen
+
+
+def _module_file(name: str) -> Path | None:
+    base = ROOT.joinpath(*name.split(".")[1:])
+    for file in (base.with_suffix(".py"), base / "__init__.py"):
+        if file.is_file():
+            return file
+    return None
+
+
+@functools.cache
+def _tree(name: str) -> ast.Module:
+    file = _module_file(name)
+    assert file is not None
+    return ast.parse(file.read_bytes(), filename=str(file))
+
+
+@functools.cache
+def _imports(name: str) -> tuple[str, ...]:
+    found = []
+    for node in ast.walk(_tree(name)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.append(node.module)
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            raise ProvenanceError(f"{name}, line {node.lineno}: write the import in full, not relative")
+    ours = (each for each in found if each.split(".")[0] == PACKAGE)
+    return tuple(each for each in ours if each != PACKAGE and _module_file(each) is not None)
+
+
+@functools.cache
+def _module_digest(name: str) -> str:
+    tree = _tree(name)
+    assets = [f"{asset} {sha256_file(_asset(name, asset))}" for asset in _assets(tree)]
+    return sha256_text("\n".join([_dump(tree), *assets]))
+
+
+def _assets(tree: ast.Module) -> list[str]:
+    """File names a module lists in `ASSETS = (...)`: data beside it that changes what it does."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "ASSETS" for t in node.targets):
+            return list(ast.literal_eval(node.value))
+    return []
+
+
+def _asset(name: str, asset: str) -> Path:
+    file = _module_file(name)
+    assert file is not None
+    return file.parent / asset
+
+
+def _dump(node: object) -> str:
+    """A syntax tree as text. `ast.dump` differs between Python versions; empty fields and positions are the reason."""
+    if isinstance(node, ast.AST):
+        fields = []
+        for field in node._fields:
+            value = getattr(node, field, None)
+            if field in ("type_comment", "kind", "ctx") or value is None and not isinstance(node, ast.Constant):
+                continue
+            if field == "body" and isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                value = _without_docstring(value)
+            if isinstance(value, list) and not value:
+                continue
+            fields.append(f"{field}={_dump(value)}")
+        return f"{type(node).__name__}({','.join(fields)})"
+    if isinstance(node, list):
+        return f"[{','.join(_dump(item) for item in node)}]"
+    return repr(node)
+
+
+def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
+    if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        if isinstance(body[0].value.value, str):
+            return body[1:]
+    return body
+
+
+def planned_fingerprint(modules: Sequence[str]) -> str:
+    """The digest the workflow plans with: the queuing process's where there is one, else the files' of now.
+
+    A cluster job parses the Snakefile again, after the files may have been edited; the table in its environment
+    is what its command line was meant to say.
+    """
+    table = json.loads(os.environ.get(TABLE_VARIABLE, "{}"))
+    return table.get(" ".join(modules)) or fingerprint(modules)
+
+
+def verify_code(modules: Sequence[str], planned: str) -> None:
+    """Raise ProvenanceError if the code on disk is not what the workflow planned with."""
+    for cached in (_tree, _imports, _module_digest):
+        cached.cache_clear()
+    found = fingerprint(modules)
+    if found != planned:
+        raise ProvenanceError(
+            f"the code of {modules[0]} changed after this job was queued (planned {planned[:12]}, found {found[:12]}): "
+            "run snakemake again to redo it with the present code"
+        )
+
+
+# --- records ------------------------------------------------------------------------------------------
+
+
+def recipe(step: str, spec: Any, code: str) -> str:
+    """sha256 over step, spec and code: what was asked for."""
+    return sha256_text(canonical_json({"step": step, "spec": spec, "code": code}))
+
+
+def record(
+    step: str, spec: Any, code: str, inputs: Mapping[str, Path] | None = None, packages: Iterable[str] = ()
+) -> dict[str, Any]:
+    """What every output of a step carries. Equal runs give equal records: no time, host, path or commit.
+
+    Args:
+        inputs: name -> file whose sha256 is recorded (small files: manifests, tables).
+        packages: distributions whose version can change the result.
+    """
+    versions = {name: importlib.metadata.version(name) for name in sorted(packages)}
+    versions["python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return {
+        "step": step,
+        "spec": spec,
+        "spec_sha256": sha256_text(canonical_json(spec)),
+        "code": code,
+        "recipe": recipe(step, spec, code),
+        "inputs": {name: sha256_file(path) for name, path in sorted((inputs or {}).items())},
+        "packages": versions,
+    }
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """The record inside an output: Parquet and safetensors metadata, else the key `provenance` of a JSON file
+    (the file itself, or `<file>.json`, or the same stem with .json). None if there is none."""
+    path = Path(path)
+    if path.suffix == ".parquet":
+        from seqarch.files import read_parquet_provenance
+
+        return read_parquet_provenance(path)
+    if path.suffix == ".safetensors":
+        from safetensors import safe_open
+
+        with safe_open(path, framework="numpy") as file:
+            text = (file.metadata() or {}).get(PROVENANCE_KEY)
+        return None if text is None else json.loads(text)
+    for candidate in (path, path.with_name(path.name + ".json"), path.with_suffix(".json")):
+        if candidate.suffix == ".json" and candidate.is_file():
+            value = read_json(candidate)
+            if isinstance(value, dict) and "provenance" in value:
+                return value["provenance"]
+    return None
+
+
+def check_inputs(expects: Mapping[str, str]) -> None:
+    """Raise ProvenanceError unless each input (path -> expected recipe) was made by the recipe planned for it."""
+    stale = []
+    for path, wanted in sorted(expects.items()):
+        found = read_record(Path(path))
+        if found is None:
+            stale.append(f"{path}: carries no provenance record")
+        elif found["recipe"] != wanted:
+            stale.append(f"{path}: made by {found['step']} with recipe {found['recipe'][:12]}, expected {wanted[:12]}")
+    if stale:
+        raise ProvenanceError(
+            "inputs were made with another configuration or other code than the present one:\n  "
+            + "\n  ".join(stale)
+            + f"\nrebuild them: snakemake --forcerun {' '.join(sorted(expects))}"
+        )
