@@ -1,0 +1,47 @@
+"""Options of the analysis: `studies` (what is compared with what) and `statistics` (how, fixed before results)."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from seqarch.schema import Spec
+
+Phase = Literal["annealed", "stable", "mid_cosine"]
+
+
+class StudySpec(Spec):
+    """One comparison: each of `compare` against `reference`; entries of `architectures`."""
+
+    reference: str
+    compare: Annotated[tuple[str, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _names(self) -> "StudySpec":
+        if self.reference in self.compare:
+            raise ValueError(f"the reference {self.reference!r} is also in compare: leave it out there")
+        if len(set(self.compare)) != len(self.compare):
+            raise ValueError(f"compare names an architecture twice: {list(self.compare)}")
+        return self
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        return (self.reference, *self.compare)
+
+
+class StatisticsSpec(Spec):
+    """How out-of-domain losses are compared at equal in-domain loss (evaluation.md, section 2)."""
+
+    margin: Annotated[float, Field(gt=0)] = 0.02  # nats per token; smaller differences do not matter
+    x0: Literal["lowest", "middle", "highest"] | float = (
+        "lowest"  # the primary point: of the grid, or in nats
+    )
+    grid: Annotated[int, Field(ge=2)] = 5  # equally spaced points of the common interval
+    common: Literal["study", "pair"] = "study"  # the curves whose ranges must overlap
+    interpolation: Literal["linear", "pchip"] = "linear"
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
+    bootstrap: Annotated[int, Field(ge=100)] = 2000
+    seed: int = 0
+    phases: Annotated[tuple[Phase, ...], Field(min_length=1)] = (
+        "annealed",
+    )  # checkpoints that make the curves
+    exploratory: bool = False  # admit mid-cosine checkpoints and mixed phases; the table says so

@@ -1,0 +1,56 @@
+"""Options of the loss evaluation: `evaluation.loss` of a configuration, and the slice one job gets."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from seqarch.schema import Spec
+
+Kind = Literal["annealed", "stable", "mid"]
+Role = Literal["in", "out"]
+
+
+class LossSpec(Spec):
+    """`evaluation.loss`: which checkpoints are scored, on how much text, in which windows."""
+
+    bytes_per_domain: Annotated[int, Field(gt=0)]  # UTF-8 bytes of each domain's fixed document set
+    seed: int = 0  # draws the document sets
+    checkpoints: Annotated[tuple[Kind, ...], Field(min_length=1)] = ("annealed",)
+    window_mode: Literal["disjoint", "sliding"] = "disjoint"
+    windows: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (
+        1,
+    )  # × training length
+    batch_tokens: Annotated[int, Field(gt=0)] = 16_384  # of one forward pass; changes speed, not results
+    position_bucket: Annotated[int, Field(ge=1)] = 64  # tokens, width of a bucket in the table of positions
+    precision: Literal["float32", "bfloat16"] = "float32"
+    bootstrap: Annotated[int, Field(ge=100)] = 1000  # replicates behind the intervals over documents
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
+
+    @field_validator("checkpoints", "windows")
+    @classmethod
+    def _distinct(cls, values: tuple) -> tuple:
+        if len(set(values)) != len(values):
+            raise ValueError(f"each value once, please: {list(values)}")
+        return values
+
+
+class Trained(Spec):
+    """What the evaluation needs to know of a run's training."""
+
+    sequence_length: Annotated[int, Field(ge=2)]
+    batch_tokens: Annotated[int, Field(gt=0)]  # tokens of one optimiser step
+    checkpoints: Annotated[tuple[str, ...], Field(min_length=1)]  # the run's names, e.g. annealed-00000098
+    torch_threads: Annotated[int, Field(ge=1)] = 1
+
+
+class LossJob(Spec):
+    """One job: every configured checkpoint of one run on every domain."""
+
+    experiment: str
+    setting: str
+    architecture: str
+    seed: int
+    model: dict  # the resolved model
+    train: Trained
+    loss: LossSpec
+    domains: dict[str, Role]

@@ -1,0 +1,9 @@
+"""Options of the evaluations: `evaluation` of a configuration. Each kind has its own module, so that a new
+key of one changes no fingerprint of another."""
+
+from seqarch.evaluation.loss_spec import LossSpec
+from seqarch.schema import Spec
+
+
+class EvaluationSpec(Spec):
+    loss: LossSpec
