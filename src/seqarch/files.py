@@ -7,11 +7,10 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet as pq
+if TYPE_CHECKING:  # pyarrow takes 0.2 s to load: the workflow and the JSON steps start without it
+    import pyarrow as pa
 
 PROVENANCE_KEY = "seqarch"  # where an output carries its provenance, in Parquet and safetensors metadata
 
@@ -82,8 +81,10 @@ def read_json(path: Path) -> Any:
     return json.loads(Path(path).read_text(encoding="utf-8"))
 
 
-def write_parquet(path: Path, table: pa.Table, provenance: Mapping[str, Any]) -> None:
+def write_parquet(path: Path, table: "pa.Table", provenance: Mapping[str, Any]) -> None:
     """A Parquet file that carries its provenance in the schema metadata."""
+    import pyarrow.parquet as pq
+
     metadata = dict(table.schema.metadata or {})
     metadata.pop(b"pandas", None)  # pandas writes its version here, which would differ between equal runs
     metadata[PROVENANCE_KEY.encode()] = canonical_json(provenance).encode()
@@ -93,14 +94,18 @@ def write_parquet(path: Path, table: pa.Table, provenance: Mapping[str, Any]) ->
 
 def read_parquet_provenance(path: Path) -> dict[str, Any] | None:
     """The provenance inside a Parquet file, or None if it carries none."""
+    import pyarrow.parquet as pq
+
     metadata = pq.read_schema(path).metadata or {}
     text = metadata.get(PROVENANCE_KEY.encode())
     return None if text is None else json.loads(text)
 
 
-def write_table(stem: Path, table: pa.Table, provenance: Mapping[str, Any]) -> None:
+def write_table(stem: Path, table: "pa.Table", provenance: Mapping[str, Any]) -> None:
     """`stem`.parquet (with provenance) and `stem`.csv (for eyes and spreadsheets), the same rows."""
+    import pyarrow.csv
+
     stem = Path(stem)
     write_parquet(stem.with_name(stem.name + ".parquet"), table, provenance)
     with atomic_path(stem.with_name(stem.name + ".csv")) as temporary:
-        pa.csv.write_csv(table, temporary)
+        pyarrow.csv.write_csv(table, temporary)

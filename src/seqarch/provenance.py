@@ -16,16 +16,25 @@ import importlib.metadata
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from seqarch.errors import SeqarchError
-from seqarch.files import PROVENANCE_KEY, canonical_json, read_json, sha256_file, sha256_text
+from seqarch.files import (
+    PROVENANCE_KEY,
+    canonical_json,
+    read_json,
+    read_parquet_provenance,
+    sha256_file,
+    sha256_text,
+)
 
 PACKAGE = "seqarch"
 ROOT = Path(__file__).parent
-INERT = frozenset({"seqarch.provenance", "seqarch.files", "seqarch.progress", "seqarch.errors", "seqarch.cli.common"})
+INERT = frozenset(
+    f"{PACKAGE}.{name}" for name in ("provenance", "files", "progress", "errors", "schema", "cli.common")
+)
 TABLE_VARIABLE = "SEQARCH_CODE_TABLE"  # the digests of the process that queued the jobs, for its jobs
 
 
@@ -36,10 +45,12 @@ class ProvenanceError(SeqarchError):
 # --- code ---------------------------------------------------------------------------------------------
 
 
-def entry_modules(step: str, mixers: Iterable[str] = ()) -> tuple[str, ...]:
-    """The modules a step starts from: its command, and the two files of each mixer it loads lazily."""
-    parts = [f"{PACKAGE}.mixers.{mixer}.{file}" for mixer in sorted(set(mixers)) for file in ("config", "module")]
-    return (f"{PACKAGE}.cli.{step}", *parts)
+def entry_modules(step: str, mixers: Iterable[str] = (), modules: Iterable[str] = ()) -> tuple[str, ...]:
+    """The modules a step starts from: its command, what it loads by name, and the two files of each mixer."""
+    parts = [
+        f"{PACKAGE}.mixers.{mixer}.{file}" for mixer in sorted(set(mixers)) for file in ("config", "module")
+    ]
+    return (f"{PACKAGE}.cli.{step}", *sorted(set(modules)), *parts)
 
 
 def fingerprint(modules: Iterable[str]) -> str:
@@ -103,8 +114,10 @@ def _module_digest(name: str) -> str:
 def _assets(tree: ast.Module) -> list[str]:
     """File names a module lists in `ASSETS = (...)`: data beside it that changes what it does."""
     for node in tree.body:
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "ASSETS" for t in node.targets):
-            return list(ast.literal_eval(node.value))
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        value = getattr(node, "value", None)
+        if value is not None and any(isinstance(each, ast.Name) and each.id == "ASSETS" for each in targets):
+            return list(ast.literal_eval(value))
     return []
 
 
@@ -115,36 +128,38 @@ def _asset(name: str, asset: str) -> Path:
 
 
 def _dump(node: object) -> str:
-    """A syntax tree as text. `ast.dump` differs between Python versions; empty fields and positions are the reason."""
-    if isinstance(node, ast.AST):
-        fields = []
-        for field in node._fields:
-            value = getattr(node, field, None)
-            if field in ("type_comment", "kind", "ctx") or value is None and not isinstance(node, ast.Constant):
-                continue
-            if field == "body" and isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                value = _without_docstring(value)
-            if isinstance(value, list) and not value:
-                continue
-            fields.append(f"{field}={_dump(value)}")
-        return f"{type(node).__name__}({','.join(fields)})"
+    """A syntax tree as text, equal on all Python versions (`ast.dump` shows empty fields, which differ)."""
     if isinstance(node, list):
-        return f"[{','.join(_dump(item) for item in node)}]"
-    return repr(node)
+        return f"[{','.join(map(_dump, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = []
+    for field in node._fields:
+        value = getattr(node, field, None)
+        if field in ("type_comment", "kind", "ctx") or (value is None and field != "value"):
+            continue
+        if field == "body" and isinstance(node, _DOCUMENTED) and isinstance(value, list):
+            value = _without_docstring(value)
+        if value != []:
+            fields.append(f"{field}={_dump(value)}")
+    return f"{type(node).__name__}({','.join(fields)})"
+
+
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
-    if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-        if isinstance(body[0].value.value, str):
-            return body[1:]
+    match body:
+        case [ast.Expr(value=ast.Constant(value=str())), *rest]:
+            return rest
     return body
 
 
 def planned_fingerprint(modules: Sequence[str]) -> str:
-    """The digest the workflow plans with: the queuing process's where there is one, else the files' of now.
+    """The digest the workflow plans with: the queuing process's where there is one, else the present one.
 
-    A cluster job parses the Snakefile again, after the files may have been edited; the table in its environment
-    is what its command line was meant to say.
+    A cluster job parses the Snakefile again, after the files may have been edited; the table in its
+    environment is what its command line was meant to say.
     """
     table = json.loads(os.environ.get(TABLE_VARIABLE, "{}"))
     return table.get(" ".join(modules)) or fingerprint(modules)
@@ -157,8 +172,8 @@ def verify_code(modules: Sequence[str], planned: str) -> None:
     found = fingerprint(modules)
     if found != planned:
         raise ProvenanceError(
-            f"the code of {modules[0]} changed after this job was queued (planned {planned[:12]}, found {found[:12]}): "
-            "run snakemake again to redo it with the present code"
+            f"the code of {modules[0]} changed after this job was queued (planned {planned[:12]}, "
+            f"found {found[:12]}): run snakemake again to redo it with the present code"
         )
 
 
@@ -197,8 +212,6 @@ def read_record(path: Path) -> dict[str, Any] | None:
     (the file itself, or `<file>.json`, or the same stem with .json). None if there is none."""
     path = Path(path)
     if path.suffix == ".parquet":
-        from seqarch.files import read_parquet_provenance
-
         return read_parquet_provenance(path)
     if path.suffix == ".safetensors":
         from safetensors import safe_open
@@ -214,18 +227,34 @@ def read_record(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def check_inputs(expects: Mapping[str, str]) -> None:
-    """Raise ProvenanceError unless each input (path -> expected recipe) was made by the recipe planned for it."""
-    stale = []
-    for path, wanted in sorted(expects.items()):
-        found = read_record(Path(path))
-        if found is None:
-            stale.append(f"{path}: carries no provenance record")
-        elif found["recipe"] != wanted:
-            stale.append(f"{path}: made by {found['step']} with recipe {found['recipe'][:12]}, expected {wanted[:12]}")
+def check_inputs(expects: Mapping[str, Any]) -> None:
+    """Raise ProvenanceError unless each input was made by the recipe planned for it.
+
+    Args:
+        expects: path -> recipe, or its first digits; or directory -> such a mapping (short command lines).
+    """
+    stale = {path: problem for path, wanted in _files(expects) if (problem := mismatch(path, wanted))}
     if stale:
         raise ProvenanceError(
-            "inputs were made with another configuration or other code than the present one:\n  "
-            + "\n  ".join(stale)
-            + f"\nrebuild them: snakemake --forcerun {' '.join(sorted(expects))}"
+            "inputs were made with another configuration or other code than the present one:\n"
+            + "\n".join(f"  {path}: {problem}" for path, problem in sorted(stale.items()))
+            + f"\nrebuild them: snakemake --forcerun {' '.join(map(str, sorted(stale)))}"
         )
+
+
+def mismatch(path: Path, wanted: str) -> str | None:
+    """What is wrong with the record inside `path`, or None if the recipe `wanted` made it."""
+    found = read_record(path)
+    if found is None:
+        return "carries no provenance record"
+    if not found["recipe"].startswith(wanted):
+        return f"made by {found['step']} with recipe {found['recipe'][:12]}, expected {wanted[:12]}"
+    return None
+
+
+def _files(expects: Mapping[str, Any], directory: Path = Path()) -> Iterator[tuple[Path, str]]:
+    for name, value in expects.items():
+        if isinstance(value, str):
+            yield directory / name, value
+        else:
+            yield from _files(value, directory / name)

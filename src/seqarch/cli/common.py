@@ -1,4 +1,4 @@
-"""What every step's command line shares: the spec, the planned code, the expected inputs, errors, exit codes."""
+"""What every step's command line shares: spec, planned code, expected inputs, errors, exit codes."""
 
 import argparse
 import json
@@ -22,9 +22,15 @@ def step_parser(step: str, description: str) -> argparse.ArgumentParser:
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--spec", required=True, type=_json, help="the step's options as JSON, or @file with them")
-    parser.add_argument("--code", help="the code fingerprint planned by the workflow; refuses if the code differs")
-    parser.add_argument("--expects", type=_json, default={}, help="JSON: input path -> recipe that must have made it")
+    parser.add_argument(
+        "--spec", required=True, type=_json, help="the step's options as JSON, or @file with them"
+    )
+    parser.add_argument(
+        "--code", help="the code fingerprint planned by the workflow; refuses if the code differs"
+    )
+    parser.add_argument(
+        "--expects", type=_json, default={}, help="JSON: input path -> recipe that must have made it"
+    )
     return parser
 
 
@@ -41,6 +47,7 @@ def run_step(
     function: Callable[[argparse.Namespace], None],
     argv: Sequence[str] | None = None,
     mixers: Callable[[Any], Iterable[str]] = lambda spec: (),
+    modules: Callable[[Any], Iterable[str]] = lambda spec: (),
 ) -> int:
     """Parse, verify code and inputs, call `function(args)`, verify the code again; the process's exit code.
 
@@ -49,19 +56,20 @@ def run_step(
 
     Args:
         mixers: names the mixers that the step loads lazily, from its spec.
+        modules: names other modules that the step loads lazily, from its spec.
     """
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_INTERRUPTED))
     try:
-        modules = entry_modules(step, mixers(args.spec))
+        entry = entry_modules(step, mixers(args.spec), modules(args.spec))
         if args.code:
-            verify_code(modules, args.code)
+            verify_code(entry, args.code)
         else:
-            args.code = fingerprint(modules)
+            args.code = fingerprint(entry)
         check_inputs(args.expects)
         function(args)
-        verify_code(modules, args.code)
+        verify_code(entry, args.code)
     except SeqarchError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
