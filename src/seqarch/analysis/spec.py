@@ -1,4 +1,4 @@
-"""Options of the analysis: `studies` (what is compared with what) and `statistics` (how, fixed before results)."""
+"""Options of the analysis: `studies` (what is compared with what), `statistics` (how, fixed beforehand)."""
 
 from typing import Annotated, Literal
 
@@ -33,7 +33,7 @@ class StatisticsSpec(Spec):
 
     margin: Annotated[float, Field(gt=0)] = 0.02  # nats per token; smaller differences do not matter
     x0: Literal["lowest", "middle", "highest"] | float = (
-        "lowest"  # the primary point: of the grid, or in nats
+        "lowest"  # the primary point: on the grid, or in nats
     )
     grid: Annotated[int, Field(ge=2)] = 5  # equally spaced points of the common interval
     common: Literal["study", "pair"] = "study"  # the curves whose ranges must overlap

@@ -17,10 +17,9 @@ class LossSpec(Spec):
     seed: int = 0  # draws the document sets
     checkpoints: Annotated[tuple[Kind, ...], Field(min_length=1)] = ("annealed",)
     window_mode: Literal["disjoint", "sliding"] = "disjoint"
-    windows: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (
-        1,
-    )  # × training length
-    batch_tokens: Annotated[int, Field(gt=0)] = 16_384  # of one forward pass; changes speed, not results
+    # Window widths as multiples of the training length; one pass each.
+    windows: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (1,)
+    batch_tokens: Annotated[int, Field(gt=0)] = 16_384  # of one forward pass
     position_bucket: Annotated[int, Field(ge=1)] = 64  # tokens, width of a bucket in the table of positions
     precision: Literal["float32", "bfloat16"] = "float32"
     bootstrap: Annotated[int, Field(ge=100)] = 1000  # replicates behind the intervals over documents
