@@ -140,6 +140,8 @@ def _dump(node: object) -> str:
             continue
         if field == "body" and isinstance(node, _DOCUMENTED) and isinstance(value, list):
             value = _without_docstring(value)
+        if isinstance(node, ast.JoinedStr):  # Python 3.12 adds empty strings to some format specifications
+            value = [part for part in node.values if getattr(part, "value", None) != ""]
         if value != []:
             fields.append(f"{field}={_dump(value)}")
     return f"{type(node).__name__}({','.join(fields)})"
@@ -165,10 +167,15 @@ def planned_fingerprint(modules: Sequence[str]) -> str:
     return table.get(" ".join(modules)) or fingerprint(modules)
 
 
-def verify_code(modules: Sequence[str], planned: str) -> None:
-    """Raise ProvenanceError if the code on disk is not what the workflow planned with."""
+def forget() -> None:
+    """Read the source files again at the next fingerprint."""
     for cached in (_tree, _imports, _module_digest):
         cached.cache_clear()
+
+
+def verify_code(modules: Sequence[str], planned: str) -> None:
+    """Raise ProvenanceError if the code on disk is not what the workflow planned with."""
+    forget()
     found = fingerprint(modules)
     if found != planned:
         raise ProvenanceError(
