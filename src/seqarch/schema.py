@@ -1,10 +1,12 @@
 """The base of every stage's options: closed models that say what was meant."""
 
 import difflib
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
+
+from seqarch.errors import ConfigError
 
 
 class Spec(BaseModel):
@@ -20,11 +22,24 @@ class Spec(BaseModel):
             for key in data:
                 if key not in known:
                     close = difflib.get_close_matches(str(key), known, n=1)
-                    hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(known))}"
+                    hint = (
+                        f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(known))}"
+                    )
                     raise PydanticCustomError(
                         "unknown_key", "unknown key {key}: {hint}", {"key": repr(key), "hint": hint}
                     )
         return data
+
+
+S = TypeVar("S", bound=Spec)
+
+
+def parse(model: type[S], value: Any, where: str = "spec") -> S:
+    """The validated options, or a ConfigError with one line a problem."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise ConfigError(explain(error, where)) from error
 
 
 def explain(error: ValidationError, where: str) -> str:
