@@ -1,0 +1,51 @@
+"""What the references of all ops share: accumulation dtype, chunks, safe exponentials.
+
+Layout is [B, T, H, D] outside and [B, H, N, C, D] in chunk form: N chunks of C steps, T padded to N C.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def accumulation_dtype(*tensors: Tensor | None) -> torch.dtype:
+    """float64 if any input is float64, else float32: references are exact enough for gradcheck, and never
+    below.
+    """
+    return (
+        torch.float64 if any(t is not None and t.dtype == torch.float64 for t in tensors) else torch.float32
+    )
+
+
+def clamped_exp(x: Tensor) -> Tensor:
+    """exp(min(x, 0)) with finite exponents held above -80 (float32) or -700 (float64).
+
+    Below that the result is 0 to any purpose, but denormal numbers make exp 10 to 40 times slower on a CPU.
+    The upper bound keeps entries that a causal mask removes afterwards finite, so that no 0 * inf reaches the
+    backward pass.
+    """
+    return x.clamp(min=-700.0 if x.dtype == torch.float64 else -80.0, max=0.0).exp()
+
+
+def pad_time(x: Tensor, multiple: int, value: float = 0.0) -> Tensor:
+    """Pad dim 1 at its end to a multiple."""
+    missing = -x.shape[1] % multiple
+    return F.pad(x, (0, 0) * (x.dim() - 2) + (0, missing), value=value) if missing else x
+
+
+def to_chunks(x: Tensor, chunk_size: int) -> Tensor:
+    """[B, T, H, ...] -> [B, H, N, C, ...], padded with zeros (key 0, value 0, log decay 0 leave the state
+    alone).
+    """
+    x = pad_time(x, chunk_size)
+    return x.unflatten(1, (-1, chunk_size)).movedim(3, 1)
+
+
+def from_chunks(x: Tensor, length: int) -> Tensor:
+    """[B, H, N, C, V] -> [B, T, H, V]."""
+    return x.movedim(1, 3).flatten(1, 2)[:, :length]
+
+
+def pick_chunk_size(length: int, preferred: int = 64, single_up_to: int = 128) -> int:
+    """One chunk for short sequences (no loop, no carried state), else the preferred length."""
+    return length if length <= single_up_to else preferred
