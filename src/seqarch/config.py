@@ -1,0 +1,161 @@
+"""One configuration, one closed schema: composed of the stages' own models, which each stage alone imports.
+
+Only the workflow imports this module. No torch, no network; the catalogue of packages is the only file read.
+"""
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import Field, field_validator
+
+from seqarch.analysis.spec import StatisticsSpec, StudySpec
+from seqarch.architecture import ModelSpec, resolve
+from seqarch.corpus.catalogue import check_domains
+from seqarch.corpus.spec import CorpusSpec, Name
+from seqarch.errors import ConfigError
+from seqarch.evaluation.spec import EvaluationSpec
+from seqarch.figures.spec import FiguresSpec
+from seqarch.schema import Spec, parse
+from seqarch.tokens.spec import TokenizerSpec
+from seqarch.training.spec import TrainSection, checkpoint_names
+
+RESERVED = ("corpora", "bench")  # folders of results/ that belong to no experiment
+PHASE_OF_KIND = {"annealed": "annealed", "stable": "stable", "mid": "mid_cosine"}
+
+
+class Experiment(Spec):
+    """A whole configuration file."""
+
+    experiment: Name
+    corpus: CorpusSpec
+    tokenizer: TokenizerSpec
+    model: ModelSpec
+    architectures: Annotated[dict[Name, dict[str, Any]], Field(min_length=1)]
+    train: TrainSection
+    evaluation: EvaluationSpec
+    studies: dict[Name, StudySpec] = {}
+    statistics: StatisticsSpec = StatisticsSpec()
+    figures: FiguresSpec = FiguresSpec()
+
+    @field_validator("experiment")
+    @classmethod
+    def _is_free(cls, name: str) -> str:
+        if name in RESERVED:
+            raise ValueError(f"results/{name} is taken: choose another name")
+        return name
+
+    @property
+    def in_domains(self) -> tuple[str, ...]:
+        return tuple(domain for domain, role in self.corpus.domains.items() if role == "in")
+
+    def weights(self, setting: str) -> dict[str, float | None]:
+        """Training domains of a setting and their weights; None: in proportion to their tokens."""
+        chosen = self.train.settings[setting]
+        if isinstance(chosen, str):
+            return dict.fromkeys(self.in_domains if chosen == "in" else self.corpus.domains)
+        return dict(chosen)
+
+    def model_of(self, architecture: str) -> dict[str, Any]:
+        """The resolved model, plain JSON."""
+        return resolve(
+            architecture,
+            self.architectures,
+            self.model,
+            self.tokenizer.vocab_size,
+            self.train.sequence_length,
+        )
+
+
+def load(config: Mapping[str, Any], config_dir: Path) -> Experiment:
+    """The validated experiment.
+
+    Args:
+        config: the YAML file's content.
+        config_dir: where the catalogues are (`sources/`).
+
+    Raises ConfigError, which names every problem found, with a "did you mean" for names.
+    """
+    experiment = parse(Experiment, dict(config), "")
+    problems = [*_name_problems(experiment), *_checkpoint_problems(experiment)]
+    checks = [partial(experiment.model_of, name) for name in experiment.architectures]
+    for check in (partial(check_domains, experiment.corpus, config_dir), *checks):
+        try:
+            check()
+        except ConfigError as error:
+            problems.append(str(error))
+    if problems:
+        raise ConfigError("\n".join(dict.fromkeys(problems)))
+    return experiment
+
+
+def _name_problems(experiment: Experiment) -> Iterable[str]:
+    """Names that stand for nothing, and names that would share a folder."""
+    architectures, domains = experiment.architectures, experiment.corpus.domains
+    for setting, weights in experiment.train.settings.items():
+        if isinstance(weights, dict):
+            yield from _unknown(weights, domains, f"train.settings.{setting}", "domain")
+    yield from _unknown(experiment.train.overrides, architectures, "train.overrides", "architecture")
+    for name, study in experiment.studies.items():
+        yield from _unknown(study.architectures, architectures, f"studies.{name}", "architecture")
+    folders: dict[str, Iterable[str]] = {
+        "architectures": architectures,
+        "corpus.domains": domains,
+        "train.settings": experiment.train.settings,
+    }
+    for where, names in folders.items():
+        folded: dict[str, str] = {}
+        for name in names:
+            other = folded.setdefault(name.casefold(), name)
+            if other != name:
+                yield f"{where}: {other!r} and {name!r} are one folder where case does not count: rename one"
+
+
+def _unknown(given: Iterable[str], known: Collection[str], where: str, what: str) -> Iterable[str]:
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, list(known), n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+            yield f"{where}: unknown {what} {name!r}: {hint}"
+
+
+def _checkpoint_problems(experiment: Experiment) -> Iterable[str]:
+    """Kinds of checkpoints that are to be scored or analysed, but which no run makes or no job scores."""
+    kinds = experiment.evaluation.loss.checkpoints
+    for architecture in experiment.architectures:
+        made = {name.rsplit("-", 1)[0] for name in checkpoint_names(experiment.train.for_run(architecture))}
+        for kind in kinds:
+            if kind not in made:
+                yield (
+                    f"evaluation.loss.checkpoints: {architecture} has no {kind!r} checkpoints; with "
+                    f"{experiment.train.schedule.kind!r} it has {', '.join(sorted(made))}"
+                )
+    scored = {PHASE_OF_KIND[kind] for kind in kinds}
+    for phase in experiment.statistics.phases:
+        if phase not in scored:
+            yield (
+                f"statistics.phases: {phase!r} checkpoints are not scored; evaluation.loss.checkpoints gives "
+                f"{', '.join(sorted(scored))}"
+            )
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML in which a key that is there twice is an error, not silently the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                mark = key.start_mark
+                raise ConfigError(f"{mark.name}, line {mark.line + 1}: the key {key.value!r} is there twice")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def check_unique_keys(path: Path) -> None:
+    """Raise ConfigError if a mapping of the YAML file has a key twice."""
+    with open(path, encoding="utf-8") as file:
+        yaml.load(file, _UniqueKeys)  # a SafeLoader
