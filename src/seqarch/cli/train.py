@@ -1,0 +1,51 @@
+"""Train one architecture on one setting with one seed.
+
+Exit codes: 0 the run directory is complete; 75 stopped by SIGTERM or SIGINT with its state saved: the same
+command goes on from there; 1, 2 an error, which the last line explains.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from seqarch.architecture import mixer_names
+from seqarch.cli.common import run_step, step_parser
+from seqarch.provenance import record
+from seqarch.schema import parse
+from seqarch.training.data import name_manifests
+from seqarch.training.loop import Job, train
+from seqarch.training.spec import RunSpec
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = step_parser("train", __doc__ or "")
+    parser.add_argument(
+        "--manifests", required=True, nargs="+", type=Path, help="token manifests, in any order"
+    )
+    parser.add_argument("--work", required=True, type=Path, help="where unfinished runs keep their state")
+    parser.add_argument("--run", required=True, type=Path, help="the run directory to make")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--save-seconds", type=float, default=300.0, help="save the state this often")
+    return run_step(
+        "train", parser, _train, argv, mixers=lambda spec: mixer_names(parse(RunSpec, spec).model)
+    )
+
+
+def _train(args: argparse.Namespace) -> None:
+    spec = parse(RunSpec, args.spec)
+    manifests = name_manifests(args.manifests)
+    train(
+        Job(
+            spec=spec,
+            manifests=manifests,
+            work=args.work,
+            run=args.run,
+            record=record("train", args.spec, args.code, manifests, packages=("torch",)),
+            device=args.device,
+            save_seconds=args.save_seconds,
+        )
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

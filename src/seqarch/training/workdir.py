@@ -1,0 +1,223 @@
+"""`work/<fingerprint>/`: the state of an unfinished run; the same command goes on where it stopped.
+
+The fingerprint covers the spec, the code and the inputs, so that a stale state is never resumed. Inside:
+
+    lock                                one writer: a job can outlive the snakemake that started it
+    state-<ordinal>-<digest>.safetensors  the two newest states, and those that a decay branch will return to
+    run/                                the outputs so far; they move to the run directory together at the end
+
+A state's name carries the sha256 of its bytes: a truncated or altered file is found out before it is used.
+"""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import shutil
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from seqarch.files import atomic_path, canonical_json, sha256_file, sha256_text
+from seqarch.training.errors import WorkDirectoryError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class State:
+    """Tensors, and JSON about them: where in the plan they are from, and what they need beside them."""
+
+    name: str
+    tensors: dict[str, Tensor]
+    info: dict[str, Any]
+
+
+def fingerprint(record: Mapping[str, Any]) -> str:
+    """The name of a run's working directory, from its provenance: what was asked for, of which inputs."""
+    return sha256_text(canonical_json({"recipe": record["recipe"], "inputs": record["inputs"]}))[:32]
+
+
+class WorkDirectory:
+    """The working directory of one run, locked from `__enter__` to `__exit__`.
+
+    Raises (from every method):
+        WorkDirectoryError: another process has it, or it cannot be written.
+    """
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.path = Path(root) / name
+        self.outputs = self.path / "run"
+        self._lock: int | None = None
+        self._needs: dict[str, str | None] = {}  # state on disk -> the state it will return to
+
+    def __enter__(self) -> "WorkDirectory":
+        with self.writing():
+            self._lock = self._acquire()
+            self._clear_drafts()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._lock is not None
+        os.close(self._lock)  # releases the lock
+
+    def _acquire(self) -> int:
+        while True:
+            self.path.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                holder = os.read(descriptor, 200).decode() or "another process"
+                os.close(descriptor)
+                raise WorkDirectoryError(
+                    f"{holder} is training this run in {self.path}: wait for it or end it, then start again "
+                    "(a job can outlive the snakemake that started it)"
+                ) from error
+            # The holder before us may have removed the directory at its end: then this lock is of no file.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), os.stat(self.path / "lock")):
+                    os.truncate(descriptor, 0)
+                    os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+                    return descriptor
+            os.close(descriptor)
+
+    def _clear_drafts(self) -> None:
+        """Delete what a killed process was writing."""
+        for file in (*self.path.glob(".*.tmp*"), *self.path.glob("draft*"), *self.outputs.rglob(".*.tmp*")):
+            file.unlink()
+
+    # --- states -------------------------------------------------------------------------------------------
+
+    def save(self, tensors: Mapping[str, Tensor], info: Mapping[str, Any], needs: str | None) -> str:
+        """Write a state and drop those that nothing needs any more; its name.
+
+        Args:
+            needs: the name of a state that training will return to from this one.
+        """
+        ordinal = max((_ordinal(name) for name in self._names()), default=0) + 1
+        draft = self.path / "draft.safetensors"
+        text = canonical_json({**info, "needs": needs})
+        with self.writing():
+            with atomic_path(draft) as temporary:
+                save_file(dict(tensors), temporary, metadata={"state": text})
+            name = f"state-{ordinal:06d}-{sha256_file(draft)}.safetensors"
+            draft.rename(self.path / name)
+            self._needs[name] = needs
+            self._prune()
+        return name
+
+    def _prune(self) -> None:
+        newest = sorted(self._names(), key=_ordinal)[-2:]
+        keep = {*newest, *(self._needs.get(name) for name in newest)}
+        for name in self._names():
+            if name not in keep:
+                (self.path / name).unlink()
+                self._needs.pop(name, None)
+
+    def load(self, name: str) -> State:
+        """The state of this name. Raises WorkDirectoryError if it is not what was written."""
+        path = self.path / name
+        self._verify(name)
+        try:
+            with safe_open(path, framework="pt") as file:
+                info = json.loads(file.metadata()["state"])
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (it is not a dict)
+        except (OSError, SafetensorError) as error:
+            raise WorkDirectoryError(f"{path} cannot be read: {error}") from error
+        self._needs[name] = info["needs"]
+        return State(name, tensors, info)
+
+    def _verify(self, name: str) -> None:
+        path = self.path / name
+        try:
+            whole = sha256_file(path) == path.stem.rpartition("-")[2]
+        except OSError as error:
+            raise WorkDirectoryError(f"{path} cannot be read: {error}") from error
+        if not whole:
+            raise WorkDirectoryError(f"{path} is damaged: its sha256 is not the one in its name")
+
+    def load_newest(self) -> State | None:
+        """The newest state that is whole, together with what it needs; None if there is none.
+
+        A damaged one is deleted with a warning. If none is left, so are the outputs: training starts afresh.
+        """
+        names = sorted(self._names(), key=_ordinal, reverse=True)
+        for name in names:
+            try:
+                state = self.load(name)
+                if state.info["needs"] is not None:
+                    self._verify(state.info["needs"])
+                self._verify_outputs(state.info["outputs"])
+            except WorkDirectoryError as error:
+                log.warning("%s; using the state before it", error)
+                (self.path / name).unlink(missing_ok=True)
+            else:
+                return state
+        if names:
+            log.warning("no state in %s is whole: training starts from the beginning", self.path)
+        shutil.rmtree(self.outputs, ignore_errors=True)
+        return None
+
+    def _verify_outputs(self, outputs: Mapping[str, str]) -> None:
+        for name, digest in outputs.items():
+            path = self.outputs / name
+            if not path.is_file() or sha256_file(path) != digest:
+                raise WorkDirectoryError(f"{path} is missing or damaged")
+
+    def _names(self) -> list[str]:
+        return [path.name for path in self.path.glob("state-*.safetensors")]
+
+    # --- outputs ------------------------------------------------------------------------------------------
+
+    def publish(self, target: Path) -> None:
+        """Make `target` the run's directory: the outputs appear together, and what was there is gone."""
+        target = Path(target)
+        new, old = (target.with_name(f".{target.name}.{part}") for part in ("new", "old"))
+        with self.writing():
+            for left in (new, old):
+                shutil.rmtree(left, ignore_errors=True)
+            shutil.copytree(self.outputs, new, copy_function=_link)
+            if target.exists():
+                target.rename(old)
+            new.rename(target)
+            shutil.rmtree(old, ignore_errors=True)
+
+    def remove(self) -> None:
+        """Delete the directory: the run is finished."""
+        with self.writing():
+            shutil.rmtree(self.path)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Within it an error of the file system becomes a WorkDirectoryError."""
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
+            raise WorkDirectoryError(
+                f"cannot write in {self.path}: {error}. The last saved state is kept. Make room there or "
+                "give another --work, then start again"
+            ) from error
+
+
+def _ordinal(name: str) -> int:
+    return int(name.split("-")[1])
+
+
+def _link(source: str, target: str) -> None:
+    """A second name for the file, or a copy where the file system has none; dated now, as an output is."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+    os.utime(target)
