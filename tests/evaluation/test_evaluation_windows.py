@@ -15,7 +15,7 @@ BOS = 99
 
 def scored(windows):
     return np.concatenate(
-        [np.zeros(0, int), *(np.arange(e - s, e) for e, s in zip(windows.end, windows.scored))]
+        [np.zeros(0, int), *(np.arange(e - s, e) for e, s in zip(windows.end, windows.scored, strict=True))]
     )
 
 

@@ -1,6 +1,6 @@
 """Options of the loss evaluation: `evaluation.loss` of a configuration, and the slice one job gets."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -34,11 +34,10 @@ class LossSpec(Spec):
 
 
 class Trained(Spec):
-    """What the evaluation needs to know of a run's training."""
+    """What the evaluation needs to know of a run's training; the rest stands in its checkpoints."""
 
     sequence_length: Annotated[int, Field(ge=2)]
-    batch_tokens: Annotated[int, Field(gt=0)]  # tokens of one optimiser step
-    checkpoints: Annotated[tuple[str, ...], Field(min_length=1)]  # the run's names, e.g. annealed-00000098
+    checkpoints: Annotated[tuple[str, ...], Field(min_length=1)]  # those to score, e.g. annealed-00000098
     torch_threads: Annotated[int, Field(ge=1)] = 1
 
 
@@ -49,7 +48,7 @@ class LossJob(Spec):
     setting: str
     architecture: str
     seed: int
-    model: dict  # the resolved model
+    model: dict[str, Any]  # resolved: seqarch.architecture.resolve
     train: Trained
     loss: LossSpec
     domains: dict[str, Role]

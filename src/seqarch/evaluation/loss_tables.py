@@ -4,7 +4,6 @@ Units: nll in nats, summed in float64; nats_per_token = Σ nll / Σ tokens withi
 Σ nll / (ln 2 · Σ UTF-8 bytes of the original text). A macro row is the unweighted mean over domains.
 """
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from seqarch.evaluation.bootstrap import draws
 from seqarch.evaluation.windows import Ints
 
 LOW_N = 30  # documents below which a domain's numbers are flagged
@@ -146,16 +146,6 @@ def _macro_row(name: str, role: str, rows: Sequence[Mapping[str, Any]]) -> dict[
     sums = {column: sum(row[column] for row in rows) for column in counts}
     low = any(row["low_n"] for row in rows)
     return {"domain": name, "role": ROLE[role], "low_n": low, **means, **sums}
-
-
-def draws(domain: str, n_docs: int, seed: int, replicates: int) -> NDArray[np.int64]:
-    """How often each document is drawn in each bootstrap replicate, int64 [replicates, n_docs].
-
-    A function of the domain's name and the seed alone: all models get the same documents.
-    """
-    digest = hashlib.sha256(f"{seed} {domain}".encode()).digest()
-    generator = np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "big")))
-    return generator.multinomial(n_docs, np.full(n_docs, 1 / n_docs), size=replicates)
 
 
 def _bootstrap(part: Documents, nats: NDArray[np.float64], level: Level) -> NDArray[np.float64]:

@@ -1,0 +1,130 @@
+"""From one row a document to one curve a run: which rows may be compared, and their losses under any draw."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from seqarch.analysis.errors import ComparisonError
+
+Floats = NDArray[np.float64]
+Draws = Mapping[str, NDArray]  # domain -> how often each document is drawn [B, docs]
+
+# What has to be one and the same in everything that is compared.
+PROTOCOL = ("window_mode", "stride", "boundary_mode", "prefix_token", "tokenizer_sha256", "dtype")
+MACRO_OOD = "macro_ood"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The checkpoints of one run, in the order of training."""
+
+    arch: str
+    seed: int
+    phases: tuple[str, ...]
+    nll: Mapping[str, Floats]  # domain -> nats of each document [K, docs]
+
+
+@dataclass(frozen=True)
+class CurveSet:
+    """All curves of one setting and window: the same documents in each."""
+
+    curves: Mapping[tuple[str, int], Curve]  # (arch, seed) ->
+    n_tokens: Mapping[str, NDArray]  # domain -> [docs]
+    roles: Mapping[str, str]  # domain -> id | ood
+
+    def domains(self, role: str) -> list[str]:
+        return [domain for domain, each in self.roles.items() if each == role]
+
+    def targets(self) -> list[str]:
+        """What is compared: each out-of-domain set, then their unweighted mean."""
+        return [*self.domains("ood"), MACRO_OOD]
+
+    def seeds(self, arch: str) -> list[int]:
+        return sorted(seed for name, seed in self.curves if name == arch)
+
+    def once(self) -> Draws:
+        """Each document once: the estimate itself."""
+        return {domain: np.ones((1, len(n)), dtype=np.int64) for domain, n in self.n_tokens.items()}
+
+    def losses(self, curve: Curve, draws: Draws) -> tuple[Floats, Floats]:
+        """Nats per token under each draw: x = mean over in-domain sets [B, K], y of each target [T, B, K]."""
+        rates = {
+            domain: (draws[domain] @ nll.T) / (draws[domain] @ self.n_tokens[domain])[:, None]
+            for domain, nll in curve.nll.items()
+        }
+        x = np.mean([rates[domain] for domain in self.domains("id")], axis=0)
+        out = [rates[domain] for domain in self.domains("ood")]
+        return x, np.stack([*out, np.mean(out, axis=0)])
+
+
+def curve_set(docs: pd.DataFrame, architectures: Sequence[str]) -> CurveSet:
+    """The curves of `architectures` from document rows of one setting, window length and choice of phases.
+
+    Raises ComparisonError if rows differ in protocol, documents or roles, if a run lacks a document, or if an
+    architecture has no rows.
+    """
+    docs = docs[docs["arch"].isin(architectures)]
+    missing = [arch for arch in architectures if arch not in set(docs["arch"])]
+    if missing:
+        raise ComparisonError(
+            f"no loss rows of {', '.join(missing)}: evaluate these architectures in the same setting, window "
+            "and phase as the others, or take them out of the study"
+        )
+    for column in PROTOCOL:
+        values = docs[column].drop_duplicates().tolist()
+        if len(values) > 1:
+            raise ComparisonError(f"rows with different {column} cannot be compared: {values}; choose one")
+    roles = _roles(docs)
+    n_tokens, nll = {}, {}
+    for domain in roles:
+        n_tokens[domain], nll[domain] = _documents(docs[docs["domain"] == domain], domain)
+    phases = docs.drop_duplicates(["arch", "seed", "step", "phase"]).set_index(["arch", "seed", "step"])[
+        "phase"
+    ]
+    curves = {}
+    for run in sorted(set(zip(docs["arch"], docs["seed"], strict=True))):
+        keys = [(*run, step, phase) for step, phase in phases.loc[run].sort_index().items()]
+        lacking = [domain for domain in roles if not all(key in nll[domain].index for key in keys)]
+        if lacking:
+            raise ComparisonError(
+                f"{run[0]}, seed {run[1]}: checkpoints without rows of {', '.join(lacking)}"
+            )
+        losses = {domain: nll[domain].loc[keys].to_numpy() for domain in roles}
+        curves[run] = Curve(*run, tuple(phase for *_, phase in keys), losses)
+    return CurveSet(curves, n_tokens, roles)
+
+
+def _roles(docs: pd.DataFrame) -> dict[str, str]:
+    pairs = docs[["domain", "role"]].drop_duplicates()
+    twice = pairs[pairs["domain"].duplicated()]["domain"].tolist()
+    if twice:
+        raise ComparisonError(f"domains with two roles: {twice}; a domain has one role in an experiment")
+    roles = dict(sorted(zip(pairs["domain"], pairs["role"], strict=True)))
+    for role, word in (("id", "in"), ("ood", "out")):
+        if role not in roles.values():
+            raise ComparisonError(f"no domain with the role {word!r}: a comparison needs both roles")
+    return roles
+
+
+def _documents(rows: pd.DataFrame, domain: str) -> tuple[NDArray, pd.DataFrame]:
+    """Tokens of each document [docs], and nats [checkpoints, docs] indexed by (arch, seed, step, phase)."""
+    identity = rows[["doc_id", "doc_sha256", "n_tokens", "eval_set_sha256"]].drop_duplicates()
+    if identity["doc_id"].duplicated().any() or identity["eval_set_sha256"].nunique() > 1:
+        raise ComparisonError(
+            f"{domain}: the runs were evaluated on different documents; score all on one evaluation set"
+        )
+    key = ["arch", "seed", "step", "phase"]
+    rows = rows.drop_duplicates([*key, "doc_id", "nll_nats"])  # the same checkpoint listed twice is one
+    if rows.duplicated([*key, "doc_id"]).any():
+        raise ComparisonError(f"{domain}: one checkpoint has two different losses for one document")
+    table = rows.pivot(index=key, columns="doc_id", values="nll_nats")
+    if table.isna().to_numpy().any():
+        run = table.index[table.isna().any(axis=1)][0]
+        raise ComparisonError(
+            f"{domain}: {run[0]}, seed {run[1]}, step {run[2]} lacks documents that others have"
+        )
+    n_tokens = identity.set_index("doc_id")["n_tokens"].reindex(table.columns).to_numpy()
+    return n_tokens, table
