@@ -156,3 +156,8 @@ def no_weight_decay(parameter: nn.Parameter) -> nn.Parameter:
 def split_heads(x: Tensor, n_heads: int) -> Tensor:
     """[B, T, H * D] -> [B, T, H, D]."""
     return x.unflatten(-1, (n_heads, -1))
+
+
+def head_norm(width: int, enabled: bool) -> nn.Module:
+    """RMSNorm over each head of an output [B, T, H, width] (one weight vector for all heads), or nothing."""
+    return RMSNorm(width) if enabled else nn.Identity()
