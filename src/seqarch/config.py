@@ -4,7 +4,7 @@ Only the workflow imports this module. No torch, no network; the catalogue of pa
 """
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -81,8 +81,9 @@ def load(config: Mapping[str, Any], config_dir: Path) -> Experiment:
     """
     experiment = parse(Experiment, dict(config), "")
     problems = [*_name_problems(experiment), *_checkpoint_problems(experiment)]
-    checks = [partial(experiment.model_of, name) for name in experiment.architectures]
-    for check in (partial(check_domains, experiment.corpus, config_dir), *checks):
+    checks: list[Callable[[], object]] = [partial(check_domains, experiment.corpus, config_dir)]
+    checks += [partial(experiment.model_of, name) for name in experiment.architectures]
+    for check in checks:
         try:
             check()
         except ConfigError as error:

@@ -1,0 +1,55 @@
+# Fixed document sets, and the loss of every checkpoint of every run on them.
+
+
+rule evaluation_set:
+    input:
+        manifest=plan.path("tokens_manifest", 2),
+    output:
+        set=plan.path("evaluation_set"),
+    log:
+        f"{plan.root}/logs/evaluation_set/{{domain}}.log",
+    conda:
+        "../../envs/seqarch.yaml"
+    params:
+        spec=plan.spec("evaluation_set"),
+        code=plan.code("evaluation_set"),
+        expects=plan.expects,
+    message:
+        "Draw the evaluation documents of {wildcards.domain}"
+    shell:
+        "python -m seqarch.cli.evaluation_set --spec {params.spec:q} --code {params.code}"
+        " --expects {params.expects:q} --manifest {input.manifest:q} --out {output.set:q} > {log:q} 2>&1"
+
+
+rule loss:
+    input:
+        run=plan.path("train", 0),
+        # Large: followed through run.json, not through their times.
+        checkpoints=ancient(f"{plan.run}/checkpoints"),
+        sets=plan.paths("evaluation_set"),
+    output:
+        domains=plan.path("loss", 0),
+        docs=plan.path("loss", 1),
+        positions=plan.path("loss", 2),
+    log:
+        f"{plan.root}/logs/loss/{{setting}}/{{architecture}}/seed{{seed}}.log",
+    benchmark:
+        f"{plan.root}/benchmarks/loss/{{setting}}/{{architecture}}/seed{{seed}}.tsv"
+    conda:
+        "../../envs/seqarch.yaml"
+    threads: plan.experiment.train.torch_threads
+    resources:
+        mem_mb=lambda wildcards, attempt: 16000 * attempt,
+        runtime=lambda wildcards, attempt: 480 * attempt,
+    params:
+        spec=plan.spec("loss"),
+        code=plan.code("loss"),
+        expects=plan.expects,
+        folder=plan.run,
+        sets=f"{plan.root}/evaluation/sets",
+        out=plan.loss,
+    message:
+        "Score {wildcards.architecture} ({wildcards.setting}, seed {wildcards.seed})"
+    shell:
+        "python -m seqarch.cli.loss --spec {params.spec:q} --code {params.code} --expects {params.expects:q}"
+        " --run {params.folder:q} --sets {params.sets:q} --out {params.out:q} > {log:q} 2>&1"
