@@ -1,9 +1,9 @@
 """The training loop: one run from its spec to its run directory, resumable at every step.
 
 The run follows its plan (seqarch.training.schedule) segment by segment. What is needed to go on is a state:
-the position in the plan, weights, optimiser and the rows measured so far. It is saved every so often, at the end
-of each segment, and when a signal or a loss that is not finite stops the run. Batches are a pure function of the
-step, so a resumed run is bitwise the uninterrupted one (on a CPU).
+the position in the plan, weights, optimiser and the rows measured so far. It is saved every so often, at the
+end of each segment, and when a signal or a loss that is not finite stops the run. Batches are a pure function
+of the step, so a resumed run is bitwise the uninterrupted one (on a CPU).
 """
 
 import logging

@@ -12,7 +12,7 @@ def numerics(threads: int, device: torch.device) -> Iterator[None]:
     """Set the number of threads and, on a CPU, deterministic algorithms; restore both at the end.
 
     Sums depend on how they are split between threads, so equal results need an equal number of them.
-    Denormals are flushed to zero: they are slow, and Adam's moments of rare tokens' embeddings decay into them.
+    Denormals are flushed to zero: they are slow, and Adam's moments of rare tokens decay into them.
     """
     deterministic: Any = torch.utils.deterministic  # a module whose attributes are set from outside its file
     before = (
