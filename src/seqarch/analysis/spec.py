@@ -45,3 +45,11 @@ class StatisticsSpec(Spec):
         "annealed",
     )  # checkpoints that make the curves
     exploratory: bool = False  # admit mid-cosine checkpoints and mixed phases; the table says so
+
+
+class EqualLossJob(Spec):
+    """`cli.equal_loss`."""
+
+    studies: dict[str, StudySpec]
+    statistics: StatisticsSpec
+    domains: dict[str, Literal["in", "out"]]  # compared; the documents of others are left out

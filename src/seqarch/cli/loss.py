@@ -32,7 +32,7 @@ def _loss(args: argparse.Namespace) -> None:
     torch.set_num_threads(job.train.torch_threads)
     tables = evaluate(job, args.run, args.sets, sha256_text(canonical_json(args.spec)))
     inputs = {domain: args.sets / f"{domain}.json" for domain in job.domains}
-    inputs |= {name: args.run / "checkpoints" / f"{name}.safetensors" for name in job.train.checkpoints}
+    inputs |= {name: args.run / "checkpoints" / f"{name}.safetensors" for name in job.checkpoints}
     provenance = record("loss", args.spec, args.code, inputs, packages=("torch",))
     for name in ("docs", "positions", "domains"):
         write_parquet(args.out / f"{name}.parquet", getattr(tables, name), provenance)

@@ -57,7 +57,7 @@ class _Pass:
 
 
 def evaluate(job: LossJob, run: Path, sets: Path, spec_sha256: str) -> Tables:
-    """Score `job.train.checkpoints` of the run in folder `run` on the evaluation sets in folder `sets`.
+    """Score `job.checkpoints` of the run in folder `run` on the evaluation sets in folder `sets`.
 
     The tables depend on the number of threads in the last bit; set `torch.set_num_threads` before.
 
@@ -73,8 +73,8 @@ def evaluate(job: LossJob, run: Path, sets: Path, spec_sha256: str) -> Tables:
     docs: list[dict[str, Any]] = []
     buckets: list[dict[str, Any]] = []
     domains: list[dict[str, Any]] = []
-    with progress("loss", len(job.train.checkpoints) * len(passes)) as advance:
-        for checkpoint in job.train.checkpoints:
+    with progress("loss", len(job.checkpoints) * len(passes)) as advance:
+        for checkpoint in job.checkpoints:
             model, metadata = load_model(run / "checkpoints" / f"{checkpoint}.safetensors", device)
             _check_model(job, metadata, checkpoint)
             for each in passes:

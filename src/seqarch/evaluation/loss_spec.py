@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from seqarch.schema import Spec
 
@@ -37,7 +37,8 @@ class Trained(Spec):
     """What the evaluation needs to know of a run's training; the rest stands in its checkpoints."""
 
     sequence_length: Annotated[int, Field(ge=2)]
-    checkpoints: Annotated[tuple[str, ...], Field(min_length=1)]  # those to score, e.g. annealed-00000098
+    batch_tokens: Annotated[int, Field(gt=0)]  # of an optimiser step: with it a step stands for tokens seen
+    checkpoints: Annotated[tuple[str, ...], Field(min_length=1)]  # all of the run, e.g. annealed-00000098
     torch_threads: Annotated[int, Field(ge=1)] = 1
 
 
@@ -52,3 +53,17 @@ class LossJob(Spec):
     train: Trained
     loss: LossSpec
     domains: dict[str, Role]
+
+    @model_validator(mode="after")
+    def _something_to_score(self) -> "LossJob":
+        if not self.checkpoints:
+            raise ValueError(
+                f"none of the run's checkpoints {list(self.train.checkpoints)} is of the kinds to score, "
+                f"{list(self.loss.checkpoints)}: see evaluation.loss.checkpoints"
+            )
+        return self
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """Those of the configured kinds, in the order of training."""
+        return [name for name in self.train.checkpoints if name.rsplit("-", 1)[0] in self.loss.checkpoints]
