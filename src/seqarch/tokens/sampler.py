@@ -24,6 +24,8 @@ from seqarch.tokens.store import TokenSet
 
 log = logging.getLogger(__name__)
 
+BLOCK = 4096  # entries of a permutation that are computed at a time: alone, one takes as long as all of them
+
 
 class SamplerError(SeqarchError):
     """The data cannot be sampled as asked."""
@@ -83,7 +85,9 @@ class Sampler:
         first = next(iter(self.windows.values())).tokens
         self.vocab_size, self.bos_id = first.vocab_size, first.bos_id
         self.interleave = Interleave(round_weights(self._weights(weights)))
-        self._permutations: dict[str, tuple[int, Permutation]] = {}
+        self._blocks: dict[
+            str, tuple[int, int, NDArray[np.int64]]
+        ] = {}  # domain -> epoch, block, its windows
 
     def _weights(self, given: Mapping[str, float | None] | None) -> dict[str, float]:
         sizes = {name: float(windows.n_windows) for name, windows in self.windows.items()}
@@ -116,7 +120,7 @@ class Sampler:
         domain, draw = self.interleave(sample)
         name = self.interleave.names[int(domain)]
         epoch, index = divmod(int(draw), self.windows[name].n_windows)
-        return name, int(self._permutation(name, epoch)(index))
+        return name, self._permuted(name, epoch, index)
 
     def epochs(self, n_samples: int) -> dict[str, float]:
         """How many times each domain's windows have been used after `n_samples`."""
@@ -138,12 +142,15 @@ class Sampler:
             for name, windows in self.windows.items()
         }
 
-    def _permutation(self, name: str, epoch: int) -> Permutation:
-        cached = self._permutations.get(name)
-        if cached is None or cached[0] != epoch:
-            key = permutation_key(self.seed, name, epoch)
-            cached = self._permutations[name] = (epoch, Permutation(self.windows[name].n_windows, key))
-        return cached[1]
+    def _permuted(self, name: str, epoch: int, index: int) -> int:
+        """Entry `index` of the domain's permutation of this epoch."""
+        block, place = divmod(index, BLOCK)
+        if name not in self._blocks or self._blocks[name][:2] != (epoch, block):
+            n = self.windows[name].n_windows
+            permutation = Permutation(n, permutation_key(self.seed, name, epoch))
+            entries = permutation(np.arange(block * BLOCK, min(n, (block + 1) * BLOCK)))
+            self._blocks[name] = (epoch, block, entries)
+        return int(self._blocks[name][2][place])
 
 
 def permutation_key(seed: int, domain: str, epoch: int) -> str:
