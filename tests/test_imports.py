@@ -1,4 +1,4 @@
-"""The house rules about imports: they point down only, planning loads nothing heavy, nothing dynamic hides."""
+"""The rules about imports: they point down only, planning loads nothing heavy, nothing dynamic hides."""
 
 import ast
 import graphlib
