@@ -8,8 +8,8 @@ A benchmark is a module with `rows() -> Iterator[dict]`. A row says what ran aga
     goal                           least ratio (peer_seconds / ours_seconds) that passes
     pass                           only where the goal is not a ratio (memory, say)
 
-Times mean nothing on a busy machine: with other processes on the cores it refuses, or with --busy marks the rows
-(`load` is the number of cores that others used just before the benchmark).
+Times mean nothing on a busy machine: with other processes on the cores it refuses, or with --busy marks the
+rows (`load` is the number of cores that others used just before the benchmark).
 """
 
 import argparse
@@ -113,9 +113,8 @@ def complete(row: dict[str, Any], load: float) -> dict[str, Any]:
 def _show(row: dict[str, Any]) -> None:
     verdict = "ok  " if row["pass"] else "MISS"
     ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f} of {row['peer']}"
-    print(
-        f"{verdict} {row['benchmark']} {row['shape']}: {row['ours_seconds']:.4g} s  {ratio}  goal {row['goal']}"
-    )
+    name = f"{row['benchmark']} {row['shape']}"
+    print(f"{verdict} {name}: {row['ours_seconds']:.4g} s  {ratio}  goal {row['goal']}")
 
 
 if __name__ == "__main__":
