@@ -75,7 +75,7 @@ def _counts(tokens: TokenSet) -> dict[str, Any]:
         "n_docs": tokens.n_docs,
         "n_bytes": tokens.n_bytes,
         "n_tokens": tokens.n_tokens,
-        "n_roundtrip_fail": tokens.n_roundtrip_fail,
+        "n_roundtrip_fail": read_json(tokens.path)["n_roundtrip_fail"],
         "low_n": tokens.n_docs < LOW_N,
         **_quantiles(docs, "n_bytes", "doc_bytes"),
         **_quantiles(docs, "n_tokens", "doc_tokens"),

@@ -81,7 +81,6 @@ class TokenSet:
             self.n_tokens: int = values["n_tokens"]
             self.n_docs: int = values["n_docs"]
             self.n_bytes: int = values["n_bytes"]
-            self.n_roundtrip_fail: int = values["n_roundtrip_fail"]
             self.dtype = DTYPES[values["dtype"]]
             entries: list[dict[str, Any]] = values["files"]
         except (OSError, ValueError, KeyError, TypeError) as error:
