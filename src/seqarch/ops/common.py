@@ -37,13 +37,12 @@ def to_chunks(x: Tensor, chunk_size: int) -> Tensor:
     """[B, T, H, ...] -> [B, H, N, C, ...], padded with zeros (key 0, value 0, log decay 0 leave the state
     alone).
     """
-    x = pad_time(x, chunk_size)
-    return x.unflatten(1, (-1, chunk_size)).movedim(3, 1)
+    return pad_time(x, chunk_size).transpose(1, 2).unflatten(2, (-1, chunk_size))
 
 
 def from_chunks(x: Tensor, length: int) -> Tensor:
     """[B, H, N, C, V] -> [B, T, H, V]."""
-    return x.movedim(1, 3).flatten(1, 2)[:, :length]
+    return x.flatten(2, 3)[:, :, :length].transpose(1, 2)
 
 
 def pick_chunk_size(length: int, preferred: int = 64, single_up_to: int = 128) -> int:

@@ -71,7 +71,7 @@ class Mixer(Layer):
         content: position enters through q and k alike)."""
         c, H = self.config, self.config.n_heads
         if c.keys == "projected" and not c.qk_norm:
-            qk, v = heads[:, :, : 2 * H], heads[:, :, 2 * H :]
+            qk, v = heads.split([2 * H, H], dim=2)
         else:
             q, v = heads[:, :, :H], heads[:, :, -H:]
             k = heads[:, :, H : 2 * H] if c.keys == "projected" else self.random_keys(positions, v)
@@ -80,7 +80,8 @@ class Mixer(Layer):
             qk = torch.cat([q, k], dim=2)
         if c.position == "rope":
             qk = rotate(qk, cached_rope_table(positions, c.rope_dim, c.rope_theta, qk.dtype, shared))
-        return qk[:, :, :H], qk[:, :, H:], v
+        q, k = qk.split(H, dim=2)
+        return q, k, v
 
     def random_keys(self, positions: Tensor, like: Tensor) -> Tensor:
         """Constant keys [B, T, H, D] for positions [B, T] or [T], drawn from N(0, 1) by seed, layer (and

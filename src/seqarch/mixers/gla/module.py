@@ -49,8 +49,8 @@ class Mixer(Layer):
         qkv, gate, low_rank = self.projection(x).split(self.widths, dim=-1)
         if self.conv is not None:
             qkv, after["conv"] = self.conv(qkv, before.get("conv"), segment_ids)
-        keys = 2 * c.key_width
-        qk, v = split_heads(qkv[..., :keys], 2 * c.n_heads), split_heads(qkv[..., keys:], c.n_heads)
+        qk, v = qkv.split([2 * c.key_width, c.value_width], dim=-1)
+        qk, v = split_heads(qk, 2 * c.n_heads), split_heads(v, c.n_heads)
         if c.position == "rope":
             if positions is None:
                 positions = token_positions(x, segment_ids, before.get("position"))
@@ -74,7 +74,7 @@ class Mixer(Layer):
         """[B, T, H, K] from the data, [H, K] static, or None."""
         if self.decay_bias is None:
             return None
-        logits = self.decay_bias
+        logits: Tensor = self.decay_bias
         if self.decay_up is not None:
             logits = F.linear(low_rank, self.decay_up.weight, self.decay_bias)
         return split_heads(F.logsigmoid(logits) / DECAY_TEMPERATURE, self.config.n_heads)

@@ -50,8 +50,8 @@ class Mixer(Layer):
         qkv, gate = self.projection(x).tensor_split([c.qkv_width], dim=-1)
         if self.conv is not None:
             qkv, after["conv"] = self.conv(qkv, before.get("conv"), segment_ids)
-        keys = c.n_heads * c.key_dim
-        qk, v = split_heads(qkv[..., : 2 * keys], 2 * c.n_heads), split_heads(qkv[..., 2 * keys :], c.n_heads)
+        qk, v = qkv.split([2 * c.n_heads * c.key_dim, c.value_width], dim=-1)
+        qk, v = split_heads(qk, 2 * c.n_heads), split_heads(v, c.n_heads)
         if c.position == "rope":
             if positions is None:
                 positions = token_positions(x, segment_ids, before.get("position"))

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from seqarch.ops import backend as backends
 from seqarch.ops.common import accumulation_dtype
-from seqarch.ops.linear_attention.chunked import scalar_decay, vector_decay
 from seqarch.ops.linear_attention.recurrent import linear_attention_recurrent
+from seqarch.ops.linear_attention.scalar import scalar_decay
+from seqarch.ops.linear_attention.vector import vector_decay
 
 
 def linear_attention(
