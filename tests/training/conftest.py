@@ -1,49 +1,48 @@
 """A tiny real run: bytes of a real text, a decoder of a few thousand parameters, WSD with two budgets."""
 
+import functools
 import hashlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from seqarch.architecture import resolve
-from seqarch.provenance import record
+from seqarch.files import write_json
+from seqarch.provenance import entry_modules, fingerprint, record
+from seqarch.tokens.packing import merge_shards, pack
+from seqarch.tokens.spec import BpeTokenizer
+from seqarch.tokens.text import TextFile
+from seqarch.tokens.training import train_bpe
 from seqarch.training.data import name_manifests
 from seqarch.training.loop import Job
 from seqarch.training.spec import RunSpec
 
-BOS, VOCAB, T = 256, 257, 16
+VOCAB, T = 257, 16  # a byte a token, and BOS
 TEXT = (Path(__file__).parents[2] / "LICENSE").read_text(encoding="utf-8")
 
 
-def write_tokens(folder: Path, domain: str, split: str, documents: list[str]) -> Path:
-    """A token set of one shard, a byte a token."""
-    ids, offsets = [], [0]
-    for document in documents:
-        ids += [BOS, *document.encode()]
-        offsets.append(len(ids))
-    folder = folder / split / domain
-    folder.mkdir(parents=True)
-    data = np.array(ids, dtype="<u2").tobytes()
-    (folder / "00000.bin").write_bytes(data)
-    np.array(offsets, dtype="<i8").tofile(folder / "00000.idx")
-    sizes = {"n_tokens": len(ids), "n_docs": len(documents)}
-    manifest = {
-        "domain": domain,
-        "split": split,
-        "dtype": "uint16",
-        "vocab_size": VOCAB,
-        "bos_id": BOS,
-        "tokenizer_sha256": hashlib.sha256(b"bytes").hexdigest(),
-        "n_bytes": len(ids) - len(documents),
-        **sizes,
-        "files": [{"name": "00000.bin", "sha256": hashlib.sha256(data).hexdigest(), **sizes}],
+@functools.cache
+def code() -> str:
+    """The fingerprint that the command finds for itself."""
+    return fingerprint(entry_modules("train", ["attention"]))
+
+
+def write_text(path: Path, documents: list[str]) -> TextFile:
+    """One shard of filtered text, as the corpus stage leaves it."""
+    path.parent.mkdir(parents=True)
+    data = [document.encode() for document in documents]
+    table = {
+        "doc_id": [f"{path.parent.name}-{i}" for i in range(len(data))],
+        "text": documents,
+        "n_bytes": [len(each) for each in data],
+        "text_sha256": [hashlib.sha256(each).hexdigest() for each in data],
     }
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    return folder / "manifest.json"
+    pq.write_table(pa.table(table), path)
+    return TextFile(path.parent.name, path.parent.parent.name, path, sum(map(len, data)), None)
 
 
 @pytest.fixture(scope="session")
@@ -52,11 +51,29 @@ def manifests(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("tokens")
     paragraphs = TEXT.split("\n\n")
     halves = {"terms": paragraphs[: len(paragraphs) // 2], "conditions": paragraphs[len(paragraphs) // 2 :]}
-    paths = []
-    for domain, documents in halves.items():
-        paths.append(write_tokens(folder, domain, "train", documents[3:]))
-        paths.append(write_tokens(folder, domain, "validation", documents[:3]))
-    return paths
+    files = [
+        write_text(folder / "text" / split / domain / "00000.parquet", documents[part])
+        for domain, documents in halves.items()
+        for split, part in (("train", slice(3, None)), ("validation", slice(0, 3)))
+    ]
+    tokenizer = train_bpe(BpeTokenizer(kind="bpe", vocab_size=VOCAB), files, folder / "tokenizer.json")
+    manifests = []
+    for file in files:
+        target = folder / file.split / file.domain
+        entry = {"domain": file.domain, "split": file.split}
+        entry |= pack(file, target, tokenizer, {}, lambda steps=1, status="": None)
+        part = {
+            "dtype": tokenizer.dtype_name,
+            "vocab_size": tokenizer.vocab_size,
+            "bos_id": tokenizer.bos_id,
+            "tokenizer_sha256": tokenizer.sha256,
+            "files": [entry],
+        }
+        write_json(target / "part.json", part)
+        manifest = merge_shards([target / "part.json"], file.domain, file.split) | {"provenance": {}}
+        write_json(target / "manifest.json", manifest)
+        manifests.append(target / "manifest.json")
+    return manifests
 
 
 @pytest.fixture(scope="session")
@@ -101,7 +118,7 @@ def make_job(
             manifests=named,
             work=tmp_path / "work",
             run=tmp_path / name,
-            record=record("train", spec, "0" * 64, named, packages=("torch",)),
+            record=record("train", spec, code(), named, packages=("torch",)),
             device="cpu",
             save_seconds=save_seconds,
         )
