@@ -57,11 +57,8 @@ def _longest_chunk_in_range(g: Tensor, C: int, dtype: torch.dtype) -> int | None
     bound = -500.0 if dtype == torch.float64 else -60.0
     with torch.no_grad():
         while True:
-            if g.dim() == 1:
-                lowest = g.min() * C
-            else:
-                lowest = pad_time(g, C).unflatten(1, (-1, C)).sum(2).min()
-            if lowest >= bound:
+            total = g * C if g.dim() == 1 else pad_time(g, C).unflatten(1, (-1, C)).sum(2)
+            if total.min() >= bound:
                 return C
             if C < 2 * SHORTEST_CHUNK:
                 return None
@@ -78,7 +75,7 @@ def _factored(
     C: int,
     return_state: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    B, T, H, V = v.shape
+    T, H, V = v.shape[1:]
     folded = q.shape[2] == 1 and H > 1
     decay = last = None
     if g is not None:

@@ -103,8 +103,9 @@ def _blocked(
     0; the diagonal blocks by centred factors or by exact differences."""
     C = q.shape[-2]
     c = SUB_BLOCK if _in_range(_blocks(E, SUB_BLOCK), _blocks(G, SUB_BLOCK)) else EXACT_BLOCK
-    own = _diagonal(_blocks(q, c), _blocks(k, c), _blocks(G, c), _blocks(E, c), exact=c ==
-    EXACT_BLOCK).unbind(-3) rows = [F.pad(own[0], (0, C - c))]
+    in_blocks = (_blocks(x, c) for x in (q, k, G, E))
+    own = _diagonal(*in_blocks, c == EXACT_BLOCK).unbind(-3)
+    rows = [F.pad(own[0], (0, C - c))]
     for i in range(1, C // c):
         R = G[..., i * c - 1 : i * c, :]
         rows_i = slice(i * c, (i + 1) * c)
