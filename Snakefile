@@ -2,7 +2,7 @@
 
 from snakemake.utils import min_version
 
-from seqarch.workflow import check_executor, open_plan
+from seqarch.workflow import accept_old_outputs, check_executor, open_plan
 
 min_version("9.27")
 

@@ -92,7 +92,7 @@ def _tree(name: str) -> ast.Module:
 @functools.cache
 def _imports(name: str) -> tuple[str, ...]:
     found = []
-    for node in ast.walk(_tree(name)):
+    for node in _statements(_tree(name).body):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -102,6 +102,14 @@ def _imports(name: str) -> tuple[str, ...]:
             raise ProvenanceError(f"{name}, line {node.lineno}: write the import in full, not relative")
     ours = (each for each in found if each.split(".")[0] == PACKAGE)
     return tuple(each for each in ours if each != PACKAGE and _module_file(each) is not None)
+
+
+def _statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """All statements, nested ones too. Expressions hold no imports, and walking them is slow."""
+    for node in body:
+        yield node
+        for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+            yield from _statements(getattr(node, field, ()))
 
 
 @functools.cache

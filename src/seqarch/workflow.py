@@ -14,13 +14,13 @@ import os
 import re
 import shutil
 import sys
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from snakemake.exceptions import WorkflowError
+from snakemake.io import IOFile
 
 from seqarch.architecture import mixer_names
 from seqarch.config import Experiment, check_unique_keys, load
@@ -39,6 +39,7 @@ from seqarch.training.spec import checkpoint_names
 RECIPE_DIGITS = 16  # of a recipe in `expects`: keeps the command line of a job with 1024 inputs short enough
 SHARDS = ("group", "shard")
 RUN = ("setting", "architecture", "seed")
+SHOWN = 10  # files named in an error
 RUN_PATH = "{setting}/{architecture}/seed{seed}"
 
 
@@ -318,40 +319,32 @@ class Plan:
         table = {" ".join(modules): digest for modules, digest in sorted(self._fingerprints.items())}
         os.environ[TABLE_VARIABLE] = json.dumps(table)
 
-    def check_unrecorded(self, records: Path, forced: Iterable[str] = ()) -> None:
+    def check_unrecorded(self, has_record: Callable[[str], bool], forced: Iterable[str] = ()) -> None:
         """Raise StaleOutputs if outputs that Snakemake has no record of were made differently.
 
         Without records (a fresh clone beside old results) Snakemake takes whatever lies there. The outputs'
         own records decide instead. Where Snakemake has a record, it compares, and nothing is read here.
 
         Args:
-            records: the folder `.snakemake`.
+            has_record: whether Snakemake knows how a file was made.
             forced: rules and files that will be made again in any case.
         """
         skipped, stale = set(forced), {}
-        if not any(Path(folder).is_dir() for folder in (self.root, self.corpus)):
-            return
         for path, (rule, job) in self.producers.items():
-            known = (
-                rule in skipped or path in skipped or not os.path.exists(path) or _has_record(records, path)
-            )
+            known = {rule, path} & skipped or not os.path.exists(path) or has_record(path)
             if not known and (problem := mismatch(Path(path), self.recipe(rule, job))):
                 stale[path] = rule, problem
         if stale:
-            shown = [f"  {path}: {problem}" for path, (_, problem) in itertools.islice(stale.items(), 10)]
-            more = [f"  … and {len(stale) - len(shown)} more"] if len(stale) > len(shown) else []
+            lines = [f"  {path}: {problem}" for path, (_, problem) in stale.items()]
+            if len(lines) > SHOWN:
+                lines[SHOWN:] = [f"  … and {len(lines) - SHOWN} more"]
             rules = " ".join(dict.fromkeys(rule for rule, _ in stale.values()))
             raise StaleOutputs(
-                "\n".join(
-                    [
-                        "these files are not what the present configuration and code make, and Snakemake has "
-                        "no record of how they were made:",
-                        *shown,
-                        *more,
-                        f"To make them again: snakemake --forcerun {rules}",
-                        "To keep them: go back to the configuration and the code that made them.",
-                    ]
-                )
+                "these files are not what the present configuration and code make, and Snakemake has no "
+                "record of how they were made:\n"
+                + "\n".join(lines)
+                + f"\nTo make them again: snakemake --forcerun {rules}"
+                + "\nTo keep them: go back to the configuration and the code that made them."
             )
 
 
@@ -371,11 +364,33 @@ def open_plan(workflow: Any, config: Mapping[str, Any]) -> Plan:
         plan = Plan(load(config, config_dir), config_dir)
         if workflow.is_main_process:
             plan.export()
-            if not workflow.dag_settings.forceall:
-                plan.check_unrecorded(Path(".snakemake"), workflow.dag_settings.forcerun)
     except SeqarchError as error:
         raise WorkflowError(str(error)) from error
     return plan
+
+
+def accept_old_outputs(workflow: Any, plan: Plan) -> Callable[..., list[str]]:
+    """An input function without inputs, for the lowest rule of the graph: called when the graph is built,
+    so that every target is checked, and listing rules or unlocking is not.
+    """
+
+    @cache
+    def check() -> None:
+        settings, records = workflow.dag_settings, workflow.persistence
+        if not workflow.is_main_process or settings.forceall:
+            return
+
+        def has_record(path: str) -> bool:
+            unfinished = records._filter_incomplete_keys([path])  # it will be made again, or refused
+            return bool(unfinished) or records.metadata(IOFile(path)) is not None
+
+        plan.check_unrecorded(has_record, settings.forcerun)
+
+    def accept(wildcards: Any) -> list[str]:
+        check()
+        return []
+
+    return accept
 
 
 def check_executor(workflow: Any) -> None:
@@ -385,12 +400,3 @@ def check_executor(workflow: Any) -> None:
             "the profile submits jobs to Slurm, but there is no `sbatch` on this machine: log in to a node "
             "of the cluster, load its module (often `module load slurm`), or run here without --profile"
         )
-
-
-def _has_record(records: Path, path: str) -> bool:
-    """Whether Snakemake knows how `path` was made, or that it was left unfinished."""
-    # File names as in snakemake.persistence.file.
-    encoded = urlsafe_b64encode(path.encode()).decode()
-    parts = [encoded[i : i + 254] for i in range(0, len(encoded), 254)]
-    name = os.path.join(*("@" + part for part in parts[:-1]), parts[-1])
-    return any((records / kind / name).is_file() for kind in ("metadata", "incomplete"))

@@ -3,6 +3,8 @@
 
 
 rule sources:
+    input:
+        accept_old_outputs(workflow, plan),
     output:
         plan.path("sources"),
     log:

@@ -3,7 +3,8 @@
 
 rule evaluation_set:
     input:
-        manifest=plan.path("tokens_manifest", 2),
+        test=plan.path("tokens_manifest", 2),
+        train=plan.path("tokens_manifest", 0),  # no document may be in both
     output:
         set=plan.path("evaluation_set"),
     log:
@@ -18,7 +19,8 @@ rule evaluation_set:
         "Draw the evaluation documents of {wildcards.domain}"
     shell:
         "python -m seqarch.cli.evaluation_set --spec {params.spec:q} --code {params.code}"
-        " --expects {params.expects:q} --manifest {input.manifest:q} --out {output.set:q} > {log:q} 2>&1"
+        " --expects {params.expects:q} --manifest {input.test:q} --train-manifest {input.train:q}"
+        " --out {output.set:q} > {log:q} 2>&1"
 
 
 rule loss:
