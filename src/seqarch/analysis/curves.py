@@ -8,6 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from seqarch.analysis.errors import ComparisonError
+from seqarch.evaluation.columns import ROLE
 
 Floats = NDArray[np.float64]
 Draws = Mapping[str, NDArray]  # domain -> how often each document is drawn [B, docs]
@@ -78,23 +79,32 @@ def curve_set(docs: pd.DataFrame, architectures: Sequence[str]) -> CurveSet:
         if len(values) > 1:
             raise ComparisonError(f"rows with different {column} cannot be compared: {values}; choose one")
     roles = _roles(docs)
-    n_tokens, nll = {}, {}
-    for domain in roles:
-        n_tokens[domain], nll[domain] = _documents(docs[docs["domain"] == domain], domain)
-    phases = docs.drop_duplicates(["arch", "seed", "step", "phase"]).set_index(["arch", "seed", "step"])[
-        "phase"
-    ]
-    curves = {}
-    for run in sorted(set(zip(docs["arch"], docs["seed"], strict=True))):
-        keys = [(*run, step, phase) for step, phase in phases.loc[run].sort_index().items()]
-        lacking = [domain for domain in roles if not all(key in nll[domain].index for key in keys)]
-        if lacking:
+    documents = {domain: _documents(docs[docs["domain"] == domain], domain) for domain in roles}
+    first, *others = documents.items()
+    for domain, (_, table) in others:
+        if not table.index.equals(first[1][1].index):
+            arch, seed, step, _ = table.index.symmetric_difference(first[1][1].index)[0]
             raise ComparisonError(
-                f"{run[0]}, seed {run[1]}: checkpoints without rows of {', '.join(lacking)}"
+                f"{arch}, seed {seed}, step {step} has rows of only one of {first[0]}, {domain}"
             )
-        losses = {domain: nll[domain].loc[keys].to_numpy() for domain in roles}
-        curves[run] = Curve(*run, tuple(phase for *_, phase in keys), losses)
-    return CurveSet(curves, n_tokens, roles)
+    points = first[1][1].index.to_frame(index=False)  # one row a checkpoint, sorted
+    curves = {}
+    for run in sorted(set(zip(points["arch"], points["seed"], strict=True))):
+        rows = ((points["arch"] == run[0]) & (points["seed"] == run[1])).to_numpy()
+        nll = {domain: table.to_numpy()[rows] for domain, (_, table) in documents.items()}
+        curves[run] = Curve(*run, tuple(points["phase"][rows]), nll)
+    return CurveSet(curves, {domain: n_tokens for domain, (n_tokens, _) in documents.items()}, roles)
+
+
+def with_roles(docs: pd.DataFrame, roles: Mapping[str, str]) -> pd.DataFrame:
+    """The rows of these domains; ComparisonError if a role in them is not the configured one (in, out)."""
+    docs = docs[docs["domain"].isin(list(roles))]
+    for domain, role in docs[["domain", "role"]].drop_duplicates().itertuples(index=False):
+        if role != ROLE[roles[domain]]:
+            raise ComparisonError(
+                f"{domain}: scored with role {role!r}, configured as {roles[domain]!r}; evaluate again"
+            )
+    return docs
 
 
 def _roles(docs: pd.DataFrame) -> dict[str, str]:

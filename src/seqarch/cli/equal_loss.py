@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 
+from seqarch.analysis.curves import with_roles
 from seqarch.analysis.equal_loss import equal_loss
 from seqarch.analysis.spec import EqualLossJob
 from seqarch.cli.common import run_step, step_parser
@@ -25,10 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _equal_loss(args: argparse.Namespace) -> None:
     job = parse(EqualLossJob, args.spec)
     docs = pd.concat([pd.read_parquet(path) for path in sorted(args.docs)], ignore_index=True)
-    table = equal_loss(docs, job.studies, job.statistics)
+    table = equal_loss(with_roles(docs, job.domains), job.studies, job.statistics)
     table.insert(0, "experiment", docs["experiment"].iloc[0])
     inputs = {f"docs {i}": path for i, path in enumerate(sorted(args.docs))}
-    provenance = record("equal_loss", args.spec, args.code, inputs, packages=("numpy", "scipy", "statsmodels"))
+    packages = ("numpy", "scipy", "statsmodels")
+    provenance = record("equal_loss", args.spec, args.code, inputs, packages)
     write_table(args.out, pa.Table.from_pandas(table, preserve_index=False), provenance)
 
 

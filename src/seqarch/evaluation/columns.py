@@ -5,6 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
+ROLE = {"in": "id", "out": "ood"}  # the configuration's word -> the tables'
+
 COMMON = pa.schema(
     [
         ("experiment", pa.string()),

@@ -13,13 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 from seqarch.errors import SeqarchError
-from seqarch.evaluation.columns import result_table
+from seqarch.evaluation.columns import ROLE, result_table
 from seqarch.evaluation.loss_spec import LossJob
 from seqarch.evaluation.loss_tables import (
     DOCS,
     DOMAINS,
     POSITIONS,
-    ROLE,
     Documents,
     Level,
     domain_rows,

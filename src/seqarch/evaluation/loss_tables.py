@@ -14,11 +14,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from seqarch.evaluation.bootstrap import draws
+from seqarch.evaluation.columns import ROLE
 from seqarch.evaluation.windows import Ints
 
 LOW_N = 30  # documents below which a domain's numbers are flagged
 MACRO = {"in": "macro_id", "out": "macro_ood"}
-ROLE = {"in": "id", "out": "ood"}  # the configuration's word and the tables'
 
 POINT = [
     ("step", pa.int64()),
