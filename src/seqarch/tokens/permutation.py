@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 ROUNDS = 8  # = the 64-bit words of a SHA-512
-MIN_HALF_BITS = 4  # narrower halves reach few of the permutations of a small set
+MIN_HALF_BITS = 3  # narrower halves reach few of the permutations of a small set
 
 _SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
 _MULTIPLY_1, _MULTIPLY_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

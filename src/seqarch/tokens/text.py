@@ -28,7 +28,7 @@ class TextFile:
     domain: str
     split: str
     path: Path
-    n_bytes: int  # of its text
+    n_bytes: int  # its part of the split's text, by its part of the rows
     duplicates: Path | None  # the group's drop list
 
     @property
@@ -68,10 +68,13 @@ def text_files(
             manifest, by_split = found[domain]
             drop = Path(text) / "duplicates" / f"{manifest.stem}.parquet"
             for split in splits:
-                for entry in by_split.get(split, {}).get("files", []):
-                    path = Path(text) / entry["path"]
+                entries = by_split[split]["files"]
+                rows = sum(entry["rows"] for entry in entries)
+                for entry in entries:
+                    path, share = Path(text) / entry["path"], entry["rows"] / rows
                     duplicates = drop if drop.is_file() else None
-                    files.append(TextFile(domain, split, path, entry["text_bytes"], duplicates))
+                    n_bytes = round(by_split[split]["bytes"] * share)
+                    files.append(TextFile(domain, split, path, n_bytes, duplicates))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TextError(
             f"{', '.join(map(str, manifests))}: {type(error).__name__}: {error}: expected manifests of "

@@ -50,7 +50,7 @@ def _texts(files: Sequence[TextFile], max_bytes: int) -> Iterator[list[str]]:
     if total > max_bytes:
         log.info("training the tokenizer on %d of %d bytes of text", max_bytes, total)
     for file in files:
-        left = file.n_bytes if total <= max_bytes else file.n_bytes * max_bytes // total
+        left = float("inf") if total <= max_bytes else file.n_bytes * max_bytes / total
         for batch in read_batches(file):
             for text, n_bytes in zip(batch.texts, batch.n_bytes, strict=True):
                 if left <= 0:
