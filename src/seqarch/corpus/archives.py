@@ -19,6 +19,7 @@ from seqarch.corpus.errors import CorruptFileError, SourceError
 MAX_MEMBER = 256 << 20  # bytes of one wanted member
 MAX_TOTAL = 4 << 30  # bytes of all members: what a bomb would have us decompress
 MAX_MEMBERS = 200_000
+_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ET.ParseError)
 
 
 def matcher(globs: Sequence[str], exclude: Sequence[str] = ()) -> Callable[[str], bool]:
@@ -29,14 +30,15 @@ def matcher(globs: Sequence[str], exclude: Sequence[str] = ()) -> Callable[[str]
 
 
 def members(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO[bytes]]]:
-    """(path below the archive's top folder, open file) of each regular member that is wanted, in archive order.
+    """(path below the archive's top folder, open file) of each wanted regular member, in archive order.
 
     Args:
         wanted: is asked with the path below the top folder.
 
     Raises:
-        CorruptFileError: truncated, damaged, or not an archive; a wanted member is a link, has a path that leaves
-            the archive, or is larger than `MAX_MEMBER`; all members together pass `MAX_TOTAL` or `MAX_MEMBERS`.
+        CorruptFileError: truncated, damaged, or not an archive; a wanted member is a link, has a path that
+            leaves the archive, or is larger than `MAX_MEMBER`; all members together pass `MAX_TOTAL` or
+            `MAX_MEMBERS`.
         SourceError: the archive cannot be opened.
     """
     reader = _zip_members if archive.suffix in (".zip", ".whl") else _tar_members
@@ -65,29 +67,17 @@ def members(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str,
 
 @contextlib.contextmanager
 def damage_as_error(archive: Path) -> Iterator[None]:
-    """Turn what the standard library raises on a damaged archive, or on a damaged member of one, into an error that
-    names the archive."""
+    """Turn what the standard library raises on a damaged archive, or on a damaged member of one, into an
+    error that names the archive."""
     try:
         yield
     except FileNotFoundError as error:
         raise SourceError(f"{archive} is missing: run the `sources` step again") from error
-    except (
-        tarfile.TarError,
-        zipfile.BadZipFile,
-        zlib.error,
-        lzma.LZMAError,
-        EOFError,
-        ET.ParseError,
-    ) as error:
-        raise CorruptFileError(
-            f"{archive} is truncated or damaged ({error}): delete it and run again"
-        ) from error
-    except OSError as error:
-        if error.errno is not None:  # the disk's, not a decompressor's
+    except (*_DAMAGE, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the disk's, not a decompressor's
             raise
-        raise CorruptFileError(
-            f"{archive} is truncated or damaged ({error}): delete it and run again"
-        ) from error
+        message = f"{archive} is truncated or damaged ({error}): delete it and run again"
+        raise CorruptFileError(message) from error
 
 
 _Member = tuple[str, int, bool, bool, Callable[[], contextlib.AbstractContextManager[IO[bytes]]]]

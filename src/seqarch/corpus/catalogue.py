@@ -106,7 +106,7 @@ def _domain_by_field(corpus: CorpusSpec) -> bool:
 
 
 def check_domains(corpus: CorpusSpec, config_dir: Path) -> None:
-    """Raise ConfigError if the catalogue has no such domain. (For other sources the spec or the data says it.)"""
+    """Raise ConfigError if the catalogue lacks a domain. (For other sources the spec or the data says it.)"""
     if isinstance(corpus.source, PackagesSource):
         catalogue = load_catalogue(corpus.source.catalogue, config_dir)
         try:

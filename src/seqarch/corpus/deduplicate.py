@@ -1,7 +1,7 @@
 """Duplicates across the shards of a group, and the group's manifest.
 
-Memory is bounded by partitions: the digests of all documents are spilled to files by their first bits, and equal
-digests meet in one partition, which is sorted on its own.
+Memory is bounded by partitions: the digests of all documents are spilled to files by their first bits, and
+equal digests meet in one partition, which is sorted on its own.
 """
 
 import contextlib
@@ -53,11 +53,12 @@ def deduplicate(
 ) -> None:
     """Write text_dir/duplicates/<group>.parquet, the documents to be left out, and the manifest `out`.
 
-    Of equal texts one is kept: in the test split before validation before train, then in the lowest shard, then
-    in the domain's and the file's order. So no text stands in two splits of a group.
+    Of equal texts one is kept: in the test split before validation before train, then in the lowest shard,
+    then in the domain's and the file's order. So no text stands in two splits of a group.
 
     Raises:
-        CorpusError: a part is missing or of another group or number of shards; a domain has no documents at all.
+        CorpusError: a part is missing or of another group or number of shards; a domain has no documents at
+        all.
         DiskFullError: no space is left.
     """
     shards = _read_parts(parts, group, n_shards)
@@ -91,8 +92,8 @@ def _in_keeping_order(files: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _dropped(
     files: list[dict[str, Any]], text_dir: Path, partition_rows: int
 ) -> dict[int, NDArray[np.int64]]:
-    """Index of a file -> its rows that are duplicates. A document's running number over all files says which of
-    equals comes first."""
+    """Index of a file -> its rows that are duplicates. A document's running number over all files says which
+    of equals comes first."""
     starts = np.cumsum([0, *(file["rows"] for file in files)])
     n_partitions = 1 + int(starts[-1]) // partition_rows
     drops = [np.empty(0, np.int64)]
@@ -216,6 +217,7 @@ def _check_domains(manifest: dict[str, Any], group: str) -> None:
         if not any(split["docs"] for split in splits.values()):
             others = ", ".join(sorted(manifest["unknown_domains"])) or "none"
             raise CorpusError(
-                f"no document of domain {domain!r} in group {group!r} ({manifest['rows']} rows read; other names in "
-                f"the data: {others}). Correct corpus.domains, or say the data's name in corpus.source.names"
+                f"no document of domain {domain!r} in group {group!r} ({manifest['rows']} rows read; other "
+                f"names in the data: {others}). Correct corpus.domains, or say the data's name in "
+                "corpus.source.names"
             )

@@ -58,7 +58,7 @@ def document_or_bad_row(
 
 
 def normalise(text: str) -> str:
-    """The form in which texts are compared: Unicode NFC, runs of white space as one space, none at the ends."""
+    """The form in which texts are compared: Unicode NFC, white space as single spaces."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 

@@ -46,8 +46,8 @@ def filter_shard(
     """Write text_dir/<split>/<domain>/<shard>.parquet and, last, the manifest `part`.
 
     Dropped, each with a count: bad rows by kind, documents of other domains by name, documents shorter than
-    `min_bytes`, and exact duplicates (equal normalised text) within the shard and split. Memory: a row group a
-    split and domain, and about 100 bytes a document for the duplicates.
+    `min_bytes`, and exact duplicates (equal normalised text) within the shard and split. Memory: a row group
+    a split and domain, and about 100 bytes a document for the duplicates.
 
     Raises:
         BadRowsError: more than `max_bad_fraction` of the shard's rows are bad.
@@ -111,7 +111,7 @@ def _keep(
 
 
 def _remove_earlier(text_dir: Path, domains: Sequence[str], shard: int) -> None:
-    """This shard's files of an earlier run, and what a killed one left; the workflow runs a shard once at a time."""
+    """This shard's files of an earlier run, and what a killed one left: no two jobs write one shard."""
     for split in SPLITS:
         for domain in domains:
             folder = text_dir / split / domain
@@ -148,13 +148,13 @@ class _Counts:
         first = self.first_bad
         raise BadRowsError(
             f"{self.n_bad} of {self.rows} rows of {self.where} are bad ({kinds}), more than the share "
-            f"{self.max_bad_fraction:g} that is allowed. The first: {first.source}, line {first.row}: {first.kind}: "
-            f"{first.detail}. Repair the data, or raise corpus.filter.max_bad_fraction"
+            f"{self.max_bad_fraction:g} that is allowed. The first: {first.source}, line {first.row}: "
+            f"{first.kind}: {first.detail}. Repair the data, or raise corpus.filter.max_bad_fraction"
         )
 
 
 class _Outputs:
-    """One Parquet file a split and domain, opened when it gets its first document, renamed when all are whole."""
+    """One Parquet file a split and domain, opened for its first document, renamed when all are whole."""
 
     def __init__(self, text_dir: Path, shard: int, provenance: Mapping[str, Any]) -> None:
         self.text_dir, self.shard = text_dir, shard

@@ -28,13 +28,13 @@ def read_documents(
     Args:
         name: the file's name in the listing; its ending says the format.
         text_field: where the text is; dots go into nested fields.
-        domain: the domain of every row, or how to find a row's own (see `field`).
+        domain: the domain of every row, or how to find a row's own (see `Field`).
         wanted: whether this shard takes the row with this number (from 1).
 
     Raises:
         CorruptFileError: the file is truncated or damaged.
     """
-    find_text = field(text_field)
+    find_text = Field(text_field)
     find_domain = domain if callable(domain) else (lambda _: domain)
     columns = [text_field] if isinstance(domain, str) else [text_field, getattr(domain, "path", "")]
     rows = _parquet_rows(file, columns) if name.endswith(".parquet") else _json_rows(file, name, wanted)
@@ -62,9 +62,9 @@ def _damaged(name: str, error: Exception) -> str:
     return f"{name} is truncated or damaged ({error}): fetch it again, or leave it out of the source"
 
 
-class field:  # noqa: N801 - used like a function
-    """`field("meta.name")(row)` is row["meta"]["name"], or None where there is no such thing. The whole path is
-    tried as one key first."""
+class Field:
+    """`Field("meta.name")(row)` is row["meta"]["name"], or None where there is no such thing. The whole path
+    is tried as one key first."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -101,8 +101,8 @@ def _json_row(line: bytes, name: str, number: int) -> Any:
 
 
 def _lines(file: IO[bytes], name: str) -> Iterator[tuple[int, bytes | None]]:
-    """(number from 1, line), with None for a line that is too long. A truncated stream raises OSError, which the
-    decompressor of zstandard's Python package does not do."""
+    """(number from 1, line), with None for a line that is too long. A truncated stream raises OSError, which
+    the decompressor of zstandard's Python package does not do."""
     compression = next((kind for ending, kind in _COMPRESSION.items() if name.endswith(ending)), None)
     with (
         pa.input_stream(file, compression=compression) as stream,

@@ -5,6 +5,7 @@ parsing it. `parse` turns a row into its texts.
 """
 
 import bz2
+import contextlib
 import itertools
 import json
 import re
@@ -32,8 +33,8 @@ SHORTEST = 500  # characters
 
 
 def merge_short(parts: list[str], joint: str) -> list[str]:
-    """Neighbouring parts of a page joined until each has `SHORTEST` characters, or the page is one: a bare heading or a
-    three-word section is no document to score."""
+    """Neighbouring parts of a page joined until each has `SHORTEST` characters, or the page is one: a bare
+    heading or a three-word section is no document to score."""
     merged: list[str] = []
     for part in parts:
         if merged and len(merged[-1]) < SHORTEST:
@@ -50,8 +51,10 @@ def merge_short(parts: list[str], joint: str) -> list[str]:
 
 # Sections that are lists of links and sources, in the words of English Wikipedia.
 _LINK_SECTIONS = frozenset(
-    "bibliography,citations,external links,footnotes,further reading,gallery,notes,notes and references,"
-    "publications,references,see also,sources,works cited".split(",")
+    (
+        *("bibliography", "citations", "external links", "footnotes", "further reading", "gallery", "notes"),
+        *("notes and references", "publications", "references", "see also", "sources", "works cited"),
+    )
 )
 _NO_PROSE = frozenset(("ref", "references", "table", "gallery", "timeline"))
 _TOP_HEADING = re.compile(r"^==(?!=)(.*?)==[ \t]*$", re.MULTILINE)
@@ -61,17 +64,19 @@ _NAMESPACE_LINK = re.compile(
 
 
 def _pages(file: IO[bytes]) -> Iterator[bytes]:
-    """The pages of a bzip2-compressed MediaWiki export that are articles and not redirects: title, newline, wikitext."""
-    for _, element in ET.iterparse(bz2.open(file)):
-        namespace, brace, tag = element.tag.rpartition("}")
-        if tag != "page":
-            continue
-        space = namespace + brace
-        is_article = element.findtext(f"{space}ns") == "0" and element.find(f"{space}redirect") is None
-        text = element.findtext(f"{space}revision/{space}text")
-        if is_article and text:
-            yield f"{element.findtext(f'{space}title')}\n{text}".encode()
-        element.clear()
+    """The pages of a bzip2-compressed MediaWiki export that are articles and not redirects: title, newline,
+    wikitext."""
+    with bz2.open(file) as export:
+        for _, element in ET.iterparse(export):
+            namespace, brace, tag = element.tag.rpartition("}")
+            if tag != "page":
+                continue
+            space = namespace + brace
+            is_article = element.findtext(f"{space}ns") == "0" and element.find(f"{space}redirect") is None
+            text = element.findtext(f"{space}revision/{space}text")
+            if is_article and text:
+                yield f"{element.findtext(f'{space}title')}\n{text}".encode()
+            element.clear()
 
 
 def _page_sections(row: str) -> tuple[list[str], str | None]:
@@ -90,7 +95,7 @@ def _plain(wikitext: str) -> str:
     """Wikitext without markup, templates, tables, references, pictures and categories."""
     code = mwparserfromhell.parse(wikitext)
     for link in code.filter_wikilinks(
-        recursive=True, matches=lambda link: _NAMESPACE_LINK.match(str(link.title))
+        recursive=True, matches=lambda link: bool(_NAMESPACE_LINK.match(str(link.title)))
     ):
         _remove(code, link)
     for tag in code.filter_tags(matches=lambda tag: str(tag.tag).lower() in _NO_PROSE):
@@ -100,10 +105,8 @@ def _plain(wikitext: str) -> str:
 
 
 def _remove(code: mwparserfromhell.wikicode.Wikicode, node: mwparserfromhell.nodes.Node) -> None:
-    try:
+    with contextlib.suppress(ValueError):  # it went away with a node around it
         code.remove(node)
-    except ValueError:  # went away with a node around it
-        pass
 
 
 # --- reStructuredText ---------------------------------------------------------------------------------
@@ -115,8 +118,8 @@ def rst_sections(text: str) -> list[str]:
     """Top-level sections of a reStructuredText document; the text before the first is one of them.
 
     A heading is a line with an underline of one repeated punctuation mark, at least as long, and possibly an
-    overline of the same. Styles rank by first appearance; if the first is used once it is the document's title
-    and the second style marks the top-level sections, as Docutils promotes a lone title.
+    overline of the same. Styles rank by first appearance; if the first is used once it is the document's
+    title and the second style marks the top-level sections, as Docutils promotes a lone title.
     """
     lines = text.splitlines()
     headings = list(_rst_headings(lines))

@@ -10,14 +10,14 @@ import fsspec
 
 from seqarch.corpus.document import BadRow, Document
 from seqarch.corpus.errors import SourceError
-from seqarch.corpus.rows import field, read_documents
+from seqarch.corpus.rows import Field, read_documents
 from seqarch.corpus.sources.sharding import share_out
 from seqarch.corpus.spec import FORMATS
 
 
 def list_files(source: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The files that a slice's globs match, sorted by URL: name (below their common folder), url, size, and sha256
-    unless `checksum` is off.
+    """The files that a slice's globs match, sorted by URL: name (below their common folder), url, size, and
+    sha256 unless `checksum` is off.
 
     Raises SourceError if a glob matches nothing or cannot be listed.
     """
@@ -71,13 +71,13 @@ def iter_documents(
     shard: int,
     n_shards: int,
 ) -> Iterator[Document | BadRow]:
-    """The documents of shard `shard`: files shard, shard + n_shards, … of the listing; with fewer files than shards
-    the rows shard, shard + n_shards, … of each.
+    """The documents of shard `shard`: files shard, shard + n_shards, … of the listing; with fewer files than
+    shards the rows shard, shard + n_shards, … of each.
 
     Raises SourceError if a file is gone or has another size than when it was listed.
     """
     for entry, wanted in share_out(files, shard, n_shards):
-        domain = domains[0] if source["domain_field"] is None else field(source["domain_field"])
+        domain = domains[0] if source["domain_field"] is None else Field(source["domain_field"])
         try:
             system, path = fsspec.url_to_fs(entry["url"])
             size = system.size(path)

@@ -1,8 +1,8 @@
 """Documents from data sets of the Hugging Face hub, or from local directories laid out like one.
 
-`datasets` says which files a split consists of; the listing pins them with the commit, so that shards never list
-the hub. JSON Lines and Parquet files are streamed and read row by row like those of the `files` source, because a
-row that cannot be read must be counted, not stop the stream; files of any other format go through
+`datasets` says which files a split consists of; the listing pins them with the commit, so that shards never
+list the hub. JSON Lines and Parquet files are streamed and read row by row like those of the `files` source,
+because a row that cannot be read must be counted, not stop the stream; files of any other format go through
 `datasets.load_dataset(..., streaming=True)`.
 """
 
@@ -15,12 +15,12 @@ from typing import Any
 import datasets
 import fsspec
 from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download, try_to_load_from_cache
-from huggingface_hub.errors import HTTPError
+from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of whichever client the hub uses
 from huggingface_hub.hf_api import RepoFile
 
 from seqarch.corpus.document import BadRow, Document, document_or_bad_row
 from seqarch.corpus.errors import CorruptFileError, SourceError
-from seqarch.corpus.rows import field, read_documents
+from seqarch.corpus.rows import Field, read_documents
 from seqarch.corpus.sources.sharding import share_out
 from seqarch.corpus.spec import FORMATS
 
@@ -28,9 +28,9 @@ _HUB = "hf://datasets/"
 
 
 def list_files(source: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The files of the data set's split: name, url, size, and sha256 where the hub knows it. A hub's url has the
-    commit, whether it is listed over the network or from a warm cache. With `fetch`, the files are brought into the
-    hub's cache, where the shards then find them.
+    """The files of the data set's split: name, url, size, and sha256 where the hub knows it. A hub's url has
+    the commit, whether it is listed over the network or from a warm cache. With `fetch`, the files are
+    brought into the hub's cache, where the shards then find them.
 
     Raises SourceError if there is no such data set or split, or neither a network nor a warm cache.
     """
@@ -47,22 +47,22 @@ def list_files(source: Mapping[str, Any]) -> list[dict[str, Any]]:
     entries = _hub_entries(source["path"], urls)
     if source["fetch"]:
         with ThreadPoolExecutor(8) as pool, _hub_errors(source["path"]):
-            list(pool.map(lambda entry: hf_hub_download(**_address(entry["url"])), entries))
+            list(pool.map(lambda entry: _download(entry["url"]), entries))
     return entries
 
 
 def _cached_snapshot(source: Mapping[str, Any]) -> Path:
-    """The hub's cache of the data set: a folder named by the commit, with links to files named by their hash."""
+    """The hub's cache of the data set: a folder named by the commit, of links to files named by hash."""
     path, revision = source["path"], source["revision"]
     try:
         return Path(snapshot_download(path, repo_type="dataset", revision=revision, local_files_only=True))
     except (OSError, ValueError) as error:
         raise SourceError(
-            f"no network is allowed (HF_HUB_OFFLINE) and the cache {constants.HF_HUB_CACHE} has no data set {path!r} at "
-            f"revision {revision!r}. Either warm the cache on a machine with a network (hf download --repo-type dataset "
-            f"{path} --revision {revision}) and set HF_HOME to it, or copy the files and use them with "
-            "`source: {kind: files, paths: …}` or with their directory as the path, or use the texts of a package "
-            "index: `source: {kind: packages}`"
+            f"no network is allowed (HF_HUB_OFFLINE) and the cache {constants.HF_HUB_CACHE} has no data set "
+            f"{path!r} at revision {revision!r}. Either warm the cache on a machine with a network "
+            f"(hf download --repo-type dataset {path} --revision {revision}) and set HF_HOME to it, or copy "
+            "the files and use them with `source: {kind: files, paths: …}` or with their directory as the "
+            "path, or use the texts of a package index: `source: {kind: packages}`"
         ) from error
 
 
@@ -97,9 +97,9 @@ def _hub_errors(path: str) -> Iterator[None]:
         yield
     except (OSError, HTTPError, ValueError, RuntimeError) as error:
         raise SourceError(
-            f"cannot read the data set {path!r}: {error}. Check the path, the network and, for a gated data set, "
-            "HF_TOKEN. Without a network: HF_HUB_OFFLINE=1 with a warm cache, a local directory as the path, "
-            "`source: {kind: files, paths: …}`, or `source: {kind: packages}`"
+            f"cannot read the data set {path!r}: {error}. Check the path, the network and, for a gated "
+            "data set, HF_TOKEN. Without a network: HF_HUB_OFFLINE=1 with a warm cache, a local directory as "
+            "the path, `source: {kind: files, paths: …}`, or `source: {kind: packages}`"
         ) from error
 
 
@@ -128,6 +128,11 @@ def _address(url: str) -> dict[str, str]:
     return {"repo_id": repository, "filename": name, "repo_type": "dataset", "revision": commit}
 
 
+def _download(url: str) -> str:
+    at = _address(url)
+    return hf_hub_download(at["repo_id"], at["filename"], repo_type="dataset", revision=at["revision"])
+
+
 def iter_documents(
     source: Mapping[str, Any], files: Sequence[Mapping[str, Any]], shard: int, n_shards: int
 ) -> Iterator[Document | BadRow]:
@@ -135,14 +140,12 @@ def iter_documents(
 
     Raises SourceError if a file cannot be opened, CorruptFileError if it is damaged.
     """
-    domain = field(source["domain_field"])
+    domain = Field(source["domain_field"])
     for entry, wanted in share_out(files, shard, n_shards):
         if not entry["name"].endswith(FORMATS):
             yield from _through_datasets(source, entry, wanted)
             continue
-        with _hub_errors(source["path"]):
-            file = fsspec.open(_place(entry["url"]), "rb").open()
-        with file:
+        with _hub_errors(source["path"]), fsspec.open(_place(entry["url"]), "rb") as file:
             yield from read_documents(file, entry["name"], source["text_field"], domain, wanted)
 
 
@@ -155,7 +158,7 @@ def _place(url: str) -> str:
 def _through_datasets(
     source: Mapping[str, Any], entry: Mapping[str, Any], wanted: Callable[[int], bool]
 ) -> Iterator[Document | BadRow]:
-    find_text, find_domain = field(source["text_field"]), field(source["domain_field"])
+    find_text, find_domain = Field(source["text_field"]), Field(source["domain_field"])
     place = _place(entry["url"])
     folder, revision = source["path"], None
     if place.startswith(_HUB):

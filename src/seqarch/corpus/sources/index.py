@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -38,9 +39,10 @@ _PIP_SETTINGS = ("index-url", "extra-index-url", "find-links", "no-index", "cert
 def fetch(archive: ArchiveSpec, directory: Path) -> Path:
     """The archive in `directory`, whole and with the pinned sha256: found there, copied or downloaded.
 
-    Looked for in `directory`, in pip's `find-links` folders, then on pip's `index-url` and `extra-index-url` (else
-    pypi.org), with pip's proxy and certificates and those of the environment. Several processes may ask for the
-    same archive at once: one fetches, the others wait. Nothing is written if all is there already.
+    Looked for in `directory`, in pip's `find-links` folders, then on pip's `index-url` and `extra-index-url`
+    (else pypi.org), with pip's proxy and certificates and those of the environment. Several processes may
+    ask for the same archive at once: one fetches, the others wait. Nothing is written if all is there
+    already.
 
     Raises:
         SourceError: a wrong hash, no network, or no such file anywhere.
@@ -50,19 +52,27 @@ def fetch(archive: ArchiveSpec, directory: Path) -> Path:
     if target.is_file():
         _check_hash(target, archive, f"{directory}")
         return target
-    with disk_full_as_error(directory):
-        directory.mkdir(parents=True, exist_ok=True)
-        with _locked(directory / f".{archive.file}.lock"):
-            for left in directory.glob(f".{archive.file}.*.tmp*"):  # of a killed process: the lock is ours
-                left.unlink()
-            if not target.is_file():
-                _copy_or_download(archive, target)
+    with disk_full_as_error(directory), _locked(directory, archive):
+        for left in directory.glob(f".{archive.file}.*.tmp*"):  # of a killed process: the lock is ours
+            left.unlink()
+        if not target.is_file():
+            _copy_or_download(archive, target)
     return target
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with open(path, "w") as file:
+def _locked(directory: Path, archive: ArchiveSpec) -> Iterator[None]:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        file = open(directory / f".{archive.file}.lock", "w")  # noqa: SIM115 - closed below
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EROFS, errno.EPERM):
+            raise
+        raise SourceError(
+            f"{directory} has no {archive.file} and cannot be written to: lay the archive there, or set "
+            "corpus.source.archives_dir to a folder that has it or may be written to"
+        ) from error
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -71,19 +81,18 @@ def _check_hash(file: Path, archive: ArchiveSpec, place: str) -> None:
     found = sha256_file(file)
     if found != archive.sha256:
         raise SourceError(
-            f"{archive.file} from {place} has sha256 {found} ({file.stat().st_size} bytes), but the catalogue pins "
-            f"{archive.sha256} ({archive.size} bytes): the file is damaged or another one. Delete it and run again, or "
-            "take it from another place; change the pin only if you mean to use this very file"
+            f"{archive.file} from {place} has sha256 {found} ({file.stat().st_size} bytes), but the "
+            f"catalogue pins {archive.sha256} ({archive.size} bytes): the file is damaged or another one. "
+            "Delete it and run again, or take it from another place; change the pin only if you mean to use "
+            "this very file"
         )
 
 
 def _copy_or_download(archive: ArchiveSpec, target: Path) -> None:
     settings = pip_settings()
-    urls = (
-        []
-        if settings.get("no-index")
-        else [*settings.get("index-url", [PYPI]), *settings.get("extra-index-url", [])]
-    )
+    urls = [*settings.get("index-url", [PYPI]), *settings.get("extra-index-url", [])]
+    if settings.get("no-index"):
+        urls = []
     folders = [_local(place) for place in settings.get("find-links", [])]
     folders += [root / archive.project for root in map(_local, urls) if root is not None]
     for folder in folders:
@@ -103,9 +112,9 @@ def _copy_or_download(archive: ArchiveSpec, target: Path) -> None:
         f"{target.parent} has no {archive.file}, and it cannot be fetched:\n"
         + "\n".join(tried or ["  pip is set to use no index"])
         + "\n"
-        "Check the network, the proxy (HTTPS_PROXY), the certificates (PIP_CERT, REQUESTS_CA_BUNDLE, SSL_CERT_FILE) and "
-        "pip's index-url. Without a network: download the archives elsewhere, lay them in a folder and set "
-        "corpus.source.archives_dir to it"
+        "Check the network, the proxy (HTTPS_PROXY), the certificates (PIP_CERT, REQUESTS_CA_BUNDLE, "
+        "SSL_CERT_FILE) and pip's index-url. Without a network: download the archives elsewhere, lay them in "
+        "a folder and set corpus.source.archives_dir to it"
     )
 
 
@@ -154,7 +163,8 @@ class _SameHost(AuthBase):
 
 
 def pip_settings() -> dict[str, list[str]]:
-    """pip's settings about indexes, each as a list: later ones of `pip config list` win, the environment last.
+    """pip's settings about indexes, each as a list: later ones of `pip config list` win, the environment
+    last.
 
     Where there is no pip (other installers leave it out) the PIP_* variables alone.
     """

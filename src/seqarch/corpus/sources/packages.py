@@ -1,4 +1,5 @@
-"""Documents from the archives of pinned packages. Archives are read, never unpacked; none of their code runs."""
+"""Documents from the archives of pinned packages. Archives are read, never unpacked; none of their code
+runs."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,12 +12,13 @@ from seqarch.corpus.catalogue import ArchiveSpec, TextsSpec
 from seqarch.corpus.document import BadRow, Document, document_or_bad_row
 from seqarch.corpus.errors import CorruptFileError, SourceError
 from seqarch.corpus.sources.extract import FORMATS, Format
-from seqarch.corpus.sources.index import fetch
 from seqarch.files import sha256_file
 
 
 def list_files(source: Mapping[str, Any], archives: Path) -> list[dict[str, Any]]:
     """Fetch the archives of a slice; one entry each with name, size, sha256. Raises as `index.fetch`."""
+    from seqarch.corpus.sources.index import fetch  # an HTTP client, which the shards do not need
+
     pins = [ArchiveSpec.model_validate(pin) for _, pin in sorted(source["archives"].items())]
     for pin in pins:
         fetch(pin, archives)
@@ -28,12 +30,12 @@ def iter_documents(
 ) -> Iterator[Document | BadRow]:
     """The documents of shard `shard`: of each domain the rows shard, shard + n_shards, …, in archive order.
 
-    Raises SourceError if an archive is missing, is not the pinned one, or has no member that a glob asks for, and
-    CorruptFileError if it is damaged.
+    Raises SourceError if an archive is missing, is not the pinned one, or has no member that a glob asks
+    for, and CorruptFileError if it is damaged.
     """
     pinned = {entry["name"]: entry["sha256"] for entry in files}
     pins = {name: ArchiveSpec.model_validate(pin) for name, pin in source["archives"].items()}
-    for name, pin in sorted(pins.items()):
+    for pin in pins.values():
         _check(archives / pin.file, pinned.get(pin.file))
     for domain, entries in source["texts"].items():
         texts = [TextsSpec.model_validate(entry) for entry in entries]

@@ -16,9 +16,11 @@ PACKAGES = {  # distributions whose version can change what comes out
 
 
 def list_files(source: Mapping[str, Any], archives: Path) -> list[dict[str, Any]]:
-    """What a group is read from: files with name, size, sha256 where it is known, and url where the kind has one.
+    """What a group is read from: files with name, size, sha256 where it is known, and url where the kind has
+    one.
 
-    The only place that lists a folder or a hub; shards read the listing. Archives of packages are fetched here.
+    The only place that lists a folder or a hub; shards read the listing. Archives of packages are fetched
+    here.
 
     Args:
         source: a slice made by `catalogue.source_slice`.
