@@ -28,6 +28,7 @@ from seqarch.training.environment import environment, pick_device
 from seqarch.training.errors import Interrupted, NonFiniteError
 from seqarch.training.metrics import History, Row, peak_flops
 from seqarch.training.numerics import numerics
+from seqarch.training.optimizer import make_optimizer
 from seqarch.training.report import Reporter
 from seqarch.training.schedule import PHASES, TRUNK, Segment, learning_rate, phase, plan
 from seqarch.training.signals import Stop, stop_on_signal
@@ -106,14 +107,7 @@ class Trainer:
         self.model.init_weights(job.spec.seed)
         self.model.to(device).train()
         self.parameters = list(self.model.parameters())
-        options = self.spec.optimizer
-        self.optimizer = torch.optim.AdamW(
-            self.model.decay_groups(options.weight_decay),
-            lr=self.spec.learning_rate,
-            betas=options.betas,
-            eps=options.eps,
-            fused=True,
-        )
+        self.optimizer = make_optimizer(self.model, self.spec.optimizer, self.spec.learning_rate)
         self.autocast = torch.autocast(
             device.type, dtype=torch.bfloat16, enabled=self.spec.precision == "bfloat16"
         )
