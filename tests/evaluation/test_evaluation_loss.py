@@ -90,12 +90,10 @@ def world(tmp_path_factory):
 
 
 def spec(model, **changes):
-    train = {
-        "sequence_length": T,
-        "checkpoints": ["stable-00000003", "annealed-00000005"],
-        "torch_threads": 1,
-    }
-    options = {"bytes_per_domain": 300, "windows": [1, 2], "position_bucket": 4, "bootstrap": 200}
+    names = ["stable-00000003", "annealed-00000005"]
+    train = {"sequence_length": T, "batch_tokens": 64, "checkpoints": names, "torch_threads": 1}
+    options = {"bytes_per_domain": 300, "checkpoints": ["annealed", "stable"], "windows": [1, 2]}
+    options |= {"position_bucket": 4, "bootstrap": 200}
     options |= changes.pop("loss", {})
     return {
         "experiment": "x",
@@ -187,6 +185,14 @@ def test_a_lossy_tokenizer_has_no_bits_per_byte(result):
     assert (domains.loc["maths", "n_roundtrip_fail"] == 1).all()
     assert domains.loc[["news", "macro_id"], "bpb"].notna().all()
     assert domains.loc[["maths", "macro_ood"], "nats_per_token"].notna().all()
+
+
+def test_only_the_configured_kinds_are_scored(world, tmp_path, capsys):
+    root, _, model = world
+    assert run(root, tmp_path, spec(model, loss={"checkpoints": ["stable"], "windows": [1]})) == 0
+    assert set(pd.read_parquet(tmp_path / "docs.parquet")["checkpoint"]) == {"stable-00000003"}
+    assert run(root, tmp_path, spec(model, loss={"checkpoints": ["mid"]})) == 2
+    assert "kinds to score" in capsys.readouterr().err
 
 
 def test_empty_and_odd_documents(result):

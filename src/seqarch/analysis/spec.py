@@ -53,3 +53,18 @@ class EqualLossJob(Spec):
     studies: dict[str, StudySpec]
     statistics: StatisticsSpec
     domains: dict[str, Literal["in", "out"]]  # compared; the documents of others are left out
+
+
+class TablesJob(Spec):
+    """`cli.tables`."""
+
+    experiment: str
+
+
+class UnigramJob(Spec):
+    """`cli.unigram`."""
+
+    experiment: str
+    settings: dict[str, dict[str, float | None]]  # training domains and weights; null: by tokens
+    domains: dict[str, Literal["in", "out"]]
+    max_tokens: Annotated[int, Field(gt=0)] = 20_000_000  # counted of each training domain, at most
