@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from seqarch.mixers.base import CONV_WIDTH, MixerConfig
 from seqarch.ops.causal_conv1d import causal_conv1d
+from seqarch.ops.rope import cached_rope_table, rotate
+from seqarch.ops.segments import token_positions
 
 State = dict[str, Tensor]
 
@@ -161,3 +163,26 @@ def split_heads(x: Tensor, n_heads: int) -> Tensor:
 def head_norm(width: int, enabled: bool) -> nn.Module:
     """RMSNorm over each head of an output [B, T, H, width] (one weight vector for all heads), or nothing."""
     return RMSNorm(width) if enabled else nn.Identity()
+
+
+def turn(
+    x: Tensor,
+    before: State,
+    after: State,
+    segment_ids: Tensor | None,
+    positions: Tensor | None,
+    shared: dict[str, Any] | None,
+    theta: float = 10000.0,
+    width: int | None = None,
+) -> Tensor:
+    """Rotary positions on heads x [B, T, H, D] (their first `width` channels); counts `position` in the
+    states.
+
+    Args:
+        before, after: the layer's state and the one it is making.
+        positions: as the layer got them; None: counted on from the state.
+    """
+    if positions is None:
+        positions = token_positions(x, segment_ids, before.get("position"))
+    after["position"] = positions[..., -1].expand(x.shape[0]) + 1
+    return rotate(x, cached_rope_table(positions, width or x.shape[-1], theta, x.dtype, shared))

@@ -8,13 +8,10 @@ from torch import Tensor, nn
 
 from seqarch.mixers.gla.config import Config
 from seqarch.mixers.layer import Mixer as Layer
-from seqarch.mixers.layer import ShortConvolution, State, head_norm, split_heads
+from seqarch.mixers.layer import ShortConvolution, State, head_norm, split_heads, turn
 from seqarch.ops.linear_attention.op import linear_attention
-from seqarch.ops.rope import cached_rope_table, rotate
-from seqarch.ops.segments import token_positions
 
 DECAY_TEMPERATURE = 16.0  # the paper's tau: decays start near 1
-ROPE_THETA = 10000.0
 
 
 class Mixer(Layer):
@@ -52,10 +49,7 @@ class Mixer(Layer):
         qk, v = qkv.split([2 * c.key_width, c.value_width], dim=-1)
         qk, v = split_heads(qk, 2 * c.n_heads), split_heads(v, c.n_heads)
         if c.position == "rope":
-            if positions is None:
-                positions = token_positions(x, segment_ids, before.get("position"))
-            qk = rotate(qk, cached_rope_table(positions, c.key_dim, ROPE_THETA, qk.dtype, shared))
-            after["position"] = positions[..., -1].expand(x.shape[0]) + 1
+            qk = turn(qk, before, after, segment_ids, positions, shared)
         q, k = qk.chunk(2, dim=2)
         o, S = linear_attention(
             q,

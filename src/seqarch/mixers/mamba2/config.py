@@ -15,6 +15,7 @@ class Config(MixerConfig):
     d_state: width of B and C, the key and the query.
     decay: data (from the step size), static (step size of the decay from its bias alone; the input's stays
         data-dependent), or none.
+    position: rotation of B and C, or none.
     conv: short convolution on x, B, C; without it silu stays.
     gate: silu gate before the output norm.
     out_norm: RMSNorm over the inner width.
@@ -24,6 +25,7 @@ class Config(MixerConfig):
     head_dim: int = Field(gt=0)
     d_state: int = Field(gt=0)
     decay: Literal["data", "static", "none"] = "data"
+    position: Literal["none", "rope"] = "none"
     conv: bool = True
     gate: bool = True
     out_norm: bool = True

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqarch.mixers.layer import Mixer as Layer
-from seqarch.mixers.layer import RMSNorm, ShortConvolution, State, no_weight_decay, split_heads
+from seqarch.mixers.layer import RMSNorm, ShortConvolution, State, no_weight_decay, split_heads, turn
 from seqarch.mixers.mamba2.config import Config
 from seqarch.ops.linear_attention.op import linear_attention
 
@@ -61,12 +61,15 @@ class Mixer(Layer):
             xBC = F.silu(xBC)
         else:
             xBC, after["conv"] = self.conv(xBC, before.get("conv"), segment_ids)
-        u, B, C = xBC.split([c.inner, c.d_state, c.d_state], dim=-1)
-        u = split_heads(u, c.n_heads)  # [B, T, H, P]
+        u, BC = xBC.split([c.inner, 2 * c.d_state], dim=-1)
+        u, BC = split_heads(u, c.n_heads), split_heads(BC, 2)  # [B, T, H, P], [B, T, 2, N]
+        if c.position == "rope":
+            BC = turn(BC, before, after, segment_ids, positions, shared)
+        B, C = BC.split(1, dim=2)
         dt = F.softplus(dt + self.dt_bias)  # [B, T, H]
         o, S = linear_attention(
-            C.unsqueeze(2),
-            B.unsqueeze(2),
+            C,
+            B,
             u * dt.unsqueeze(-1),
             self._log_decay(dt),
             scale=1.0,

@@ -104,7 +104,7 @@ def _blocked(
     C = q.shape[-2]
     c = SUB_BLOCK if _in_range(_blocks(E, SUB_BLOCK), _blocks(G, SUB_BLOCK)) else EXACT_BLOCK
     in_blocks = (_blocks(x, c) for x in (q, k, G, E))
-    own = _diagonal(*in_blocks, c == EXACT_BLOCK).unbind(-3)
+    own = _diagonal(c == EXACT_BLOCK, *in_blocks).unbind(-3)
     rows = [F.pad(own[0], (0, C - c))]
     for i in range(1, C // c):
         R = G[..., i * c - 1 : i * c, :]
@@ -133,7 +133,7 @@ def _kept(last: Tensor, masks: ChunkMasks | None) -> Tensor:
     return decay if masks is None else decay * masks.keep[..., None, None]
 
 
-def _diagonal(q: Tensor, k: Tensor, G: Tensor, E: Tensor, exact: bool) -> Tensor:
+def _diagonal(exact: bool, q: Tensor, k: Tensor, G: Tensor, E: Tensor) -> Tensor:
     """A inside sub-blocks [.., m, c, c]; entries above the diagonal are anything."""
     if exact:
         D = clamped_exp(E.unsqueeze(-2) - G.unsqueeze(-3))  # [.., c, c, K]
