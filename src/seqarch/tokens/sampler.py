@@ -85,9 +85,8 @@ class Sampler:
         first = next(iter(self.windows.values())).tokens
         self.vocab_size, self.bos_id = first.vocab_size, first.bos_id
         self.interleave = Interleave(round_weights(self._weights(weights)))
-        self._blocks: dict[
-            str, tuple[int, int, NDArray[np.int64]]
-        ] = {}  # domain -> epoch, block, its windows
+        # domain -> epoch, block, and the windows that the block's entries are
+        self._blocks: dict[str, tuple[int, int, NDArray[np.int64]]] = {}
 
     def _weights(self, given: Mapping[str, float | None] | None) -> dict[str, float]:
         sizes = {name: float(windows.n_windows) for name, windows in self.windows.items()}
@@ -99,8 +98,6 @@ class Sampler:
         if numbers and len(numbers) < len(sizes):
             raise SamplerError(f"weights: a number for every domain or for none; given {dict(given or {})}")
         weights = numbers or sizes
-        if min(weights.values()) < 0 or not 0 < sum(weights.values()) < float("inf"):
-            raise SamplerError(f"weights must be at least 0 and one above: {weights}")
         for name, windows in self.windows.items():
             if windows.n_windows == 0 and (weights[name] > 0 or not numbers):
                 raise SamplerError(
@@ -108,6 +105,8 @@ class Sampler:
                     f"shards, not one window of {self.sequence_length + 1}: give it more text, use fewer "
                     "shards or a smaller sequence_length, or leave it out"
                 )
+        if min(weights.values()) < 0 or not 0 < sum(weights.values()) < float("inf"):
+            raise SamplerError(f"weights must be at least 0 and one above: {weights}")
         return weights
 
     def read(self, sample: int) -> NDArray[np.int64]:
@@ -167,9 +166,7 @@ def open_windows(manifests: Mapping[str, Path], sequence_length: int) -> dict[st
     windows = {name: Windows(TokenSet(path), sequence_length) for name, path in sorted(manifests.items())}
     tokenizers = {each.tokens.tokenizer_sha256 for each in windows.values()}
     if len(tokenizers) > 1:
-        raise SamplerError(
-            f"token sets of {len(tokenizers)} tokenizers together: {sorted(tokenizers)}; tokenize again"
-        )
+        raise SamplerError(f"token sets of different tokenizers: {sorted(tokenizers)}; tokenize them again")
     for name, each in windows.items():
         log.info(
             "%s: %d tokens, %d windows of %d, %d targets left over at the ends of shards",

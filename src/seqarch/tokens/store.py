@@ -44,7 +44,8 @@ class TokenFile:
     @functools.cached_property
     def ids(self) -> NDArray[Any]:
         """uint16 or uint32 [n_tokens], read-only."""
-        return np.memmap(self.path, dtype=self.dtype, mode="r", shape=(self.n_tokens,))
+        ids = np.memmap(self.path, dtype=self.dtype, mode="r", shape=(self.n_tokens,))
+        return ids.view(np.ndarray)  # slices of a memmap are slower
 
     @functools.cached_property
     def offsets(self) -> NDArray[np.int64]:
