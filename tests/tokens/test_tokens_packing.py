@@ -223,7 +223,7 @@ def test_truncated_text_leaves_nothing(broken: Any, keep: int, capfd: pytest.Cap
 def test_memory_does_not_grow_with_the_shard(new_chain: Callable[..., Any]) -> None:
     """Peak memory on 1 MB and on 8 MB of text in batches of 0.1 MB, each in a process of its own.
 
-    Encoding takes some hundred bytes a byte of text: to hold what 7 MB more need would show as hundreds of MB.
+    Encoding takes some hundred bytes a byte of text: to hold what 7 MB more need would show as hundreds.
     """
     script = """
         import resource, sys
