@@ -2,37 +2,58 @@
 
 import functools
 import logging
-from typing import Literal
+from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
 from seqarch.errors import SeqarchError
 
-Backend = Literal["reference", "fla", "triton"]
 logger = logging.getLogger(__name__)
+
+Candidates = Mapping[str, Callable[[], str | None]]
 
 
 class BackendUnavailable(SeqarchError):
     """A backend was asked for by name and can't serve this call."""
 
 
-def choose(op: str, q: Tensor, *, backend: str = "auto") -> Backend:
-    """The backend of one call. "auto" takes the fastest that can serve it and logs each choice once.
+def choose(op: str, q: Tensor, *, backend: str = "auto", candidates: Candidates | None = None) -> str:
+    """The backend of one call. "auto" takes the first that can serve it and logs each choice once.
 
     Args:
         op: name of the op.
-        q: one of its inputs, for device, dtype and head width.
+        q: one of its inputs, for the device.
         backend: "auto", or a backend by name, which raises BackendUnavailable with the reason if it can't.
+        candidates: what the op has beside its reference, best first: name -> the reason why it can't serve
+            this
+            call, or None.
+
+    Returns: "reference" or the name of a candidate.
     """
-    if backend in ("auto", "reference"):
-        if q.device.type != "cpu":
-            _log_once(op, "reference", "no GPU backend serves this op")
+    candidates = candidates or {}
+    if backend == "reference" or (backend == "auto" and q.device.type == "cpu"):
         return "reference"
-    raise BackendUnavailable(
-        f"{op}: backend {backend!r} is not available on {q.device.type}; use 'auto' or 'reference'"
-    )
+    if backend == "auto":
+        reasons = []
+        for name, unsupported in candidates.items():
+            reason = unsupported()
+            if reason is None:
+                _log_once(op, name, "; ".join(reasons) or "first choice")
+                return name
+            reasons.append(f"{name}: {reason}")
+        _log_once(op, "reference", "; ".join(reasons) or "it has no GPU backend")
+        return "reference"
+    known = ", ".join(["auto", *candidates, "reference"])
+    if backend not in candidates:
+        raise BackendUnavailable(f"{op}: no backend {backend!r}; it has {known}")
+    reason = candidates[backend]()
+    if reason is not None:
+        raise BackendUnavailable(
+            f"{op}: backend {backend!r} can't serve this call: {reason}; use 'auto' or 'reference'"
+        )
+    return backend
 
 
 @functools.cache
 def _log_once(op: str, backend: str, reason: str) -> None:
-    logger.info("%s runs on backend %s: %s", op, backend, reason)
+    logger.info("%s runs on backend %s (%s)", op, backend, reason)
