@@ -71,8 +71,7 @@ def unsupported(
     if kernel in GUARDED and needs_grad and torch.cuda.get_device_capability(device) == HOPPER:
         triton = _release(importlib.metadata.version("triton"))
         if (3, 4, 0) <= triton < (3, 7, 1):
-            return "gradients are wrong on Hopper with triton 3.4.0 to 3.7.0 (fla issue 640): install 3.7.1
-            or newer"
+            return "wrong gradients on Hopper with triton 3.4.0 to 3.7.0 (fla issue 640): use 3.7.1 or newer"
     return None
 
 
