@@ -30,7 +30,7 @@ def parquet(columns: dict[str, Any]) -> bytes:
 
 def compressed(data: bytes, name: str) -> bytes:
     if name.endswith(".zst"):
-        return zstandard.ZstdCompressor().compress(data)
+        return zstandard.ZstdCompressor(write_checksum=True).compress(data)  # as the command line tool
     return gzip.compress(data) if name.endswith(".gz") else data
 
 

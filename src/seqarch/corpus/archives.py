@@ -32,6 +32,8 @@ def matcher(globs: Sequence[str], exclude: Sequence[str] = ()) -> Callable[[str]
 def members(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO[bytes]]]:
     """(path below the archive's top folder, open file) of each wanted regular member, in archive order.
 
+    A member is read by the caller, who does it within `damage_as_error`.
+
     Args:
         wanted: is asked with the path below the top folder.
 

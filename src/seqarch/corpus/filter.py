@@ -101,7 +101,7 @@ def _keep(
         return
     digest = text_digest(document.text)
     split = split_of(document, digest, shares)
-    key = digest[:16] + split[:1].encode()
+    key = digest[:16] + bytes([SPLITS.index(split)])
     if key in seen:
         of_split = counts.duplicates.setdefault(document.domain, {})
         of_split[split] = of_split.get(split, 0) + 1

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
@@ -36,13 +36,19 @@ _NOT_AN_INDEX = (NoSuchProjectError, UnsupportedContentTypeError, UnsupportedRep
 _PIP_SETTINGS = ("index-url", "extra-index-url", "find-links", "no-index", "cert", "client-cert", "proxy")
 
 
-def fetch(archive: ArchiveSpec, directory: Path) -> Path:
+Settings = dict[str, list[str]]
+
+
+def fetch(archive: ArchiveSpec, directory: Path, settings: Callable[[], Settings] | None = None) -> Path:
     """The archive in `directory`, whole and with the pinned sha256: found there, copied or downloaded.
 
     Looked for in `directory`, in pip's `find-links` folders, then on pip's `index-url` and `extra-index-url`
     (else pypi.org), with pip's proxy and certificates and those of the environment. Several processes may
     ask for the same archive at once: one fetches, the others wait. Nothing is written if all is there
     already.
+
+    Args:
+        settings: where pip's settings come from if they are needed; by default `pip_settings`.
 
     Raises:
         SourceError: a wrong hash, no network, or no such file anywhere.
@@ -56,7 +62,7 @@ def fetch(archive: ArchiveSpec, directory: Path) -> Path:
         for left in directory.glob(f".{archive.file}.*.tmp*"):  # of a killed process: the lock is ours
             left.unlink()
         if not target.is_file():
-            _copy_or_download(archive, target)
+            _copy_or_download(archive, target, (settings or pip_settings)())
     return target
 
 
@@ -88,8 +94,7 @@ def _check_hash(file: Path, archive: ArchiveSpec, place: str) -> None:
         )
 
 
-def _copy_or_download(archive: ArchiveSpec, target: Path) -> None:
-    settings = pip_settings()
+def _copy_or_download(archive: ArchiveSpec, target: Path, settings: Settings) -> None:
     urls = [*settings.get("index-url", [PYPI]), *settings.get("extra-index-url", [])]
     if settings.get("no-index"):
         urls = []
@@ -118,7 +123,7 @@ def _copy_or_download(archive: ArchiveSpec, target: Path) -> None:
     )
 
 
-def _download(archive: ArchiveSpec, url: str, settings: dict[str, list[str]], target: Path) -> None:
+def _download(archive: ArchiveSpec, url: str, settings: Settings, target: Path) -> None:
     with _session(url, settings) as session, PyPISimple(url, session=session) as index:
         page = index.get_project_page(archive.project, timeout=TIMEOUT)
         package = next((each for each in page.packages if each.filename == archive.file), None)
@@ -130,7 +135,7 @@ def _download(archive: ArchiveSpec, url: str, settings: dict[str, list[str]], ta
             _check_hash(temporary, archive, _without_password(url))
 
 
-def _session(url: str, settings: dict[str, list[str]]) -> requests.Session:
+def _session(url: str, settings: Settings) -> requests.Session:
     """A session with pip's certificates, proxy and credentials. requests itself honours the proxy variables,
     REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE and .netrc."""
     session = requests.Session()
@@ -162,7 +167,7 @@ class _SameHost(AuthBase):
         return self.basic(request) if same else request
 
 
-def pip_settings() -> dict[str, list[str]]:
+def pip_settings() -> Settings:
     """pip's settings about indexes, each as a list: later ones of `pip config list` win, the environment
     last.
 
