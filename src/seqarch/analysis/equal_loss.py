@@ -35,18 +35,9 @@ NO_OVERLAP = "no overlap"
 COLUMNS = [
     *("study", "setting", "length", "kind", "arch", "ref", "domain", "x0", "is_primary", "seed", "delta"),
     *("loss_arch", "loss_ref", "mean", "ci_lo", "ci_hi", "domain_ci_lo", "domain_ci_hi", "interval"),
-    *("ci90_lo", "ci90_hi", "p", "p_holm", "tost_p", "welch_p", "margin", "mde", "sd_seeds"),
-    *(
-        "max_sd_equivalence",
-        "verdict",
-        "note",
-        "n_seeds",
-        "n_docs",
-        "interp",
-        "phase",
-        "overlap_lo",
-        "overlap_hi",
-    ),
+    *("ci90_lo", "ci90_hi", "confidence", "p", "p_holm", "tost_p", "welch_p", "margin", "mde", "sd_seeds"),
+    *("max_sd_equivalence", "verdict", "note", "n_seeds", "n_docs", "interp", "phase"),
+    *("overlap_lo", "overlap_hi"),
 ]
 
 
@@ -189,6 +180,7 @@ def _rows(curves: CurveSet, once: Comparison, many: Comparison, spec: Statistics
                 "x0": once.x0[0, g],
                 "is_primary": g == primary(spec),
                 "margin": spec.margin,
+                "confidence": spec.confidence,
                 "n_seeds": len(once.seeds),
                 "n_docs": n_docs,
                 "interp": spec.interpolation + (", isotonic x" if once.pooled else ""),

@@ -1,0 +1,166 @@
+"""Out-of-domain loss at equal in-domain loss: differences from the reference, as a forest plot."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from seqarch.figures.render import Look
+from seqarch.figures.selection import of_study, verdict_interval
+from seqarch.figures.spec import FigureJob
+from seqarch.figures.style import BAND, INK, QUIET, Style, domain_title, ordered, side_label
+
+TABLES = ("equal_loss",)
+VERDICTS = {  # verdict -> fill of the mark, words of the legend
+    "different": ("full", "different (Holm p < 0.05)"),
+    "different_within_margin": ("left", "different, but within the margin"),
+    "equivalent": ("bottom", "equivalent (within the margin)"),
+    "inconclusive": ("none", "inconclusive"),
+}
+COLUMNS = [
+    *(
+        "study",
+        "setting",
+        "length",
+        "kind",
+        "arch",
+        "ref",
+        "domain",
+        "x0",
+        "seed",
+        "delta",
+        "mean",
+        "lo",
+        "hi",
+    ),
+    *("interval", "margin", "verdict", "n_seeds", "n_docs", "phase", "confidence"),
+]
+
+
+def plotted(tables: Mapping[str, pd.DataFrame], job: FigureJob) -> pd.DataFrame:
+    """The rows at the primary x0, shortest window; lo and hi are of the interval behind the verdict."""
+    rows = of_study(tables["equal_loss"], job.study)
+    rows = verdict_interval(rows[rows["is_primary"].astype(bool)])
+    key = ["setting", "domain", "arch", "kind", "seed"]
+    return rows.sort_values(key).reindex(columns=COLUMNS).reset_index(drop=True)
+
+
+def draw(frame: pd.DataFrame, look: Look) -> Figure:
+    """Rows of panels: settings (of each study); columns: out-of-domain sets, then their mean."""
+    places = list(
+        frame[["study", "setting"]]
+        .drop_duplicates()
+        .sort_values(["study", "setting"])
+        .itertuples(index=False)
+    )
+    domains = sorted(frame["domain"].unique(), key=lambda name: (name == "macro_ood", name))
+    names = {study: ordered(rows["arch"], rows["ref"].iloc[0]) for study, rows in frame.groupby("study")}
+    heights = [0.55 + 0.3 * len(names[study]) for study, _ in places]
+    figure, grid = plt.subplots(
+        len(places),
+        len(domains),
+        figsize=(1.6 + 1.5 * len(domains), 1.4 + sum(heights)),
+        height_ratios=heights,
+        sharex="row",
+        sharey="row",
+        squeeze=False,
+    )
+    for row, (study, setting) in enumerate(places):
+        for column, domain in enumerate(domains):
+            axes = grid[row, column]
+            mine = (frame["study"] == study) & (frame["setting"] == setting) & (frame["domain"] == domain)
+            _panel(axes, frame[mine], names[study], look)
+            if row == 0:
+                axes.set_title(domain_title(domain), fontweight="bold" if domain == "macro_ood" else None)
+        grid[row, 0].set_yticks(range(len(names[study])), names[study])
+        grid[row, 0].set_ylim(len(names[study]) - 0.4, -0.6)
+        side_label(grid[row, 0], setting if len(names) == 1 else f"{study}\n{setting}")
+    references = " or ".join(sorted(frame["ref"].unique()))
+    label = f"out-of-domain loss minus that of {references} at equal in-domain loss (nats per token)"
+    figure.supxlabel(label, fontsize=8)
+    _legend(figure, frame)
+    return figure
+
+
+def _panel(axes: Axes, rows: pd.DataFrame, names: list[str], look: Look) -> None:
+    margin = float(rows["margin"].max()) if len(rows) else 0.0
+    axes.axvspan(-margin, margin, color=BAND, linewidth=0, zorder=0)
+    axes.axvline(0, color=INK, linewidth=0.8, zorder=1)
+    axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="y", length=0)
+    axes.locator_params(axis="x", nbins=4)
+    for place, name in enumerate(names):
+        mine = rows[rows["arch"] == name]
+        summary = mine[mine["kind"] == "summary"]
+        if summary.empty or np.isnan(summary["mean"].iloc[0]):
+            words = "no data" if summary.empty else "no overlap"
+            axes.text(0.5, place, words, transform=axes.get_yaxis_transform(), **_MISSING)
+            continue
+        _estimate(axes, place, summary.iloc[0], mine.loc[mine["kind"] == "seed", "delta"], look[name])
+
+
+_MISSING: dict[str, Any] = {
+    "ha": "center",
+    "va": "center",
+    "fontsize": 6.5,
+    "color": QUIET,
+    "bbox": {"facecolor": "white", "edgecolor": "#bbbbbb", "hatch": "////", "linewidth": 0.4, "pad": 1.5},
+}
+
+
+def _estimate(axes: Axes, place: int, row: pd.Series, seeds: pd.Series, style: Style) -> None:
+    if np.isfinite(row["lo"]):
+        axes.plot([row["lo"], row["hi"]], [place, place], color=style.colour, linewidth=1.4, zorder=2)
+    axes.plot(seeds, np.full(len(seeds), place + 0.26), "|", color=style.colour, markersize=4, alpha=0.8)
+    fill = VERDICTS.get(row["verdict"], ("none", ""))[0]
+    marks: dict[str, Any] = {"fillstyle": fill, "markerfacecoloralt": "white", "markersize": 5.5, "zorder": 3}
+    marker: dict[str, Any] = {
+        "color": style.colour,
+        "marker": "o",
+        "markeredgewidth": 1.1,
+        "linestyle": "none",
+    }
+    if fill == "none":
+        marks |= {"fillstyle": "full", "markerfacecolor": "white"}
+    axes.plot([row["mean"]], [place], **marker, **marks)
+    if not np.isfinite(row["lo"]):
+        note = f"n = {row['n_seeds']:.0f}"
+        axes.annotate(
+            note, (row["mean"], place), (5, 0), textcoords="offset points", va="center", fontsize=6.5
+        )
+
+
+def _legend(figure: Figure, frame: pd.DataFrame) -> None:
+    """What fills mean, for the verdicts that occur; the interval, the seeds and the margin."""
+    handles: list[Artist] = []
+    mark: dict[str, Any] = {
+        "color": INK,
+        "marker": "o",
+        "markersize": 5.5,
+        "linestyle": "none",
+        "markerfacecoloralt": "white",
+    }
+    for verdict, (fill, words) in VERDICTS.items():
+        if (frame["verdict"] == verdict).any():
+            face: dict[str, Any] = {"markerfacecolor": "white"} if fill == "none" else {"fillstyle": fill}
+            handles.append(Line2D([], [], label=words, **{**mark, **face}))
+    handles.append(
+        Line2D(
+            [],
+            [],
+            color=INK,
+            linewidth=1.4,
+            label=f"{frame['confidence'].max():.0%} interval".replace("%", " %"),
+        )
+    )
+    handles.append(Line2D([], [], color=INK, marker="|", linestyle="none", markersize=5, label="one seed"))
+    margin = frame["margin"].max()
+    handles.append(Patch(facecolor=BAND, edgecolor="#c9d0da", linewidth=0.5, label=f"margin ±{margin:g}"))
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 4), columnspacing=1.4)
