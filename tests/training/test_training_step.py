@@ -16,7 +16,7 @@ from seqarch.tasks.batch import IGNORE, Batch
 from seqarch.training.loop import Job, train
 from seqarch.training.optimizer import make_optimizer
 from seqarch.training.spec import Optimizer
-from seqarch.training.step import accumulate, clip_gradients, mean_loss, split
+from seqarch.training.step import accumulate, clip_gradients, gradient_norm, mean_loss, split
 
 PLAIN = torch.autocast("cpu", enabled=False)
 
@@ -103,9 +103,11 @@ def test_clipping(model: Decoder) -> None:
     _, before = gradients(model, [batch()])
     parameters = list(model.parameters())
     norm = torch.sqrt(sum((grad.double() ** 2).sum() for grad in before))
-    assert clip_gradients(parameters, None).item() == pytest.approx(norm.item(), rel=1e-5)
-    assert all(torch.equal(p.grad, grad) for p, grad in zip(parameters, before, strict=True))
-    assert clip_gradients(parameters, norm.item() / 2).item() == pytest.approx(norm.item(), rel=1e-5)
+    assert gradient_norm(parameters).item() == pytest.approx(norm.item(), rel=1e-5)
+    for limit in (None, 2 * norm.item()):
+        clip_gradients(parameters, limit, norm.item())
+        assert all(torch.equal(p.grad, grad) for p, grad in zip(parameters, before, strict=True))
+    clip_gradients(parameters, norm.item() / 2, norm.item())
     for parameter, grad in zip(parameters, before, strict=True):
         torch.testing.assert_close(parameter.grad, grad / 2, rtol=1e-4, atol=1e-8)
 

@@ -33,7 +33,7 @@ from seqarch.training.report import Reporter
 from seqarch.training.schedule import PHASES, TRUNK, Segment, learning_rate, phase, plan
 from seqarch.training.signals import Stop, stop_on_signal
 from seqarch.training.spec import RunSpec
-from seqarch.training.step import accumulate, clip_gradients, mean_loss, split
+from seqarch.training.step import accumulate, clip_gradients, gradient_norm, mean_loss, split
 from seqarch.training.workdir import WorkDirectory, fingerprint
 
 log = logging.getLogger(__name__)
@@ -180,10 +180,11 @@ class Trainer:
         batch = self.data.batch(step - 1).to(self.device, non_blocking=True)
         self.optimizer.zero_grad()
         mean = accumulate(self.model, split(batch, self._rows), self.autocast)
-        norm = clip_gradients(self.parameters, self.spec.optimizer.clip)
+        norm = gradient_norm(self.parameters)
         loss, grad_norm = torch.stack([mean, norm]).tolist()  # the one wait for the device
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             self._refuse(step, lr, loss, grad_norm)
+        clip_gradients(self.parameters, self.spec.optimizer.clip, grad_norm)
         self.optimizer.step()
         seconds = time.perf_counter() - started
         return Row(

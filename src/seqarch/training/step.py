@@ -1,6 +1,5 @@
 """One optimiser step, and the loss it lowers: mean nats per token of a global batch."""
 
-import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -35,9 +34,15 @@ def accumulate(model: Decoder, batches: Sequence[Batch], autocast: torch.autocas
     return total
 
 
-def clip_gradients(parameters: Sequence[Tensor], limit: float | None) -> Tensor:
-    """Scale the gradients to a global L2 norm of at most `limit`; the norm before, a scalar."""
-    return torch.nn.utils.clip_grad_norm_(parameters, math.inf if limit is None else limit)
+def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
+    """The global L2 norm, a scalar."""
+    return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+
+
+def clip_gradients(parameters: Iterable[Tensor], limit: float | None, norm: float) -> None:
+    """Scale gradients of global L2 norm `norm` to one of `limit` if they exceed it (arXiv 1211.5063)."""
+    if limit is not None and norm > limit:
+        torch.nn.utils.clip_grads_with_norm_(parameters, limit, torch.tensor(norm))
 
 
 @torch.no_grad()
