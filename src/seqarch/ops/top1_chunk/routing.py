@@ -88,10 +88,12 @@ def _score_gradient(r: Tensor, t: Tensor, route: Route, rows: slice, own_chunk: 
     )
 
 
-def _own_gradient(own: Tensor | None, t: Tensor, route: Route, own_chunk: Tensor) -> Tensor | None:
+def own_chunk_gradient(own: Tensor | None, t: Tensor, route: Route, C: int, N: int) -> Tensor | None:
+    """d of the own chunk's score, where it is a candidate: t ([own = c*] - rp_own)."""
     if own is None:
         return None
-    return t * ((route.chosen == own_chunk).to(t) - (own - route.lse).exp())
+    hit = route.chosen == _own_chunk(own.shape[2], C, N, own.device)
+    return (t * (hit.to(t) - (own - route.lse).exp())).to(own.dtype)
 
 
 # --- approx: scores against one summary a chunk -------------------------------------------------------
@@ -144,7 +146,7 @@ def approx_backward(
         dr = _score_gradient(r, t[:, :, rows], route, rows, own_chunk).mul_(scale)
         dq[:, :, rows] = dr @ seen_chunks
         dsummary[:, :, :seen] += dr.transpose(-1, -2) @ q_rows
-    down = _own_gradient(own, t, route, own_chunk)
+    down = own_chunk_gradient(own, t, route, C, first_chunk.shape[1])
     return dq.transpose(1, 2).to(q.dtype), dsummary.transpose(1, 2).to(summary.dtype), down
 
 
@@ -215,5 +217,5 @@ def exact_backward(
         ds = inside.mul_(dr.unsqueeze(-1) * (scale / tau_r)).flatten(-2)
         dq[:, :, rows] = ds @ keys[:, :, :end]
         dk[:, :, :end] += ds.transpose(-1, -2) @ queries[:, :, rows]
-    down = _own_gradient(own, t, route, own_chunk)
+    down = own_chunk_gradient(own, t, route, C, first_chunk.shape[1])
     return dq.transpose(1, 2).to(q.dtype), dk.transpose(1, 2).to(k.dtype), down
