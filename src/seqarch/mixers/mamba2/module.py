@@ -6,7 +6,6 @@
 Initial A: uniform in [1, 16], as published (transformers starts from A = 1..H instead).
 """
 
-import math
 from typing import Any
 
 import torch
@@ -16,9 +15,8 @@ from torch import Tensor, nn
 from seqarch.mixers.layer import Mixer as Layer
 from seqarch.mixers.layer import RMSNorm, ShortConvolution, State, no_weight_decay, split_heads, turn
 from seqarch.mixers.mamba2.config import Config
+from seqarch.mixers.step_size import init_dt_bias
 from seqarch.ops.linear_attention.op import linear_attention
-
-DT_MIN, DT_MAX, DT_FLOOR = 1e-3, 1e-1, 1e-4
 
 
 class Mixer(Layer):
@@ -86,12 +84,3 @@ class Mixer(Layer):
         if self.A_log is None:
             return None
         return -self.A_log.exp() * (dt if self.config.decay == "data" else F.softplus(self.dt_bias))
-
-
-def init_dt_bias(bias: Tensor) -> None:
-    """softplus(bias) = dt, log-uniform in [1e-3, 1e-1] with floor 1e-4; softplus^-1(y) = y + log(1 -
-    exp(-y)).
-    """
-    low, high = math.log(DT_MIN), math.log(DT_MAX)
-    dt = torch.empty_like(bias).uniform_(low, high).exp().clamp(min=DT_FLOOR)
-    bias.copy_(dt + torch.log(-torch.expm1(-dt)))
