@@ -100,10 +100,13 @@ class Chain:
         return tokenizer.main(["--spec", json.dumps(spec), *map(str, arguments)])
 
     def tokenize(self, shard: int, options: dict[str, Any]) -> int:
+        return tokenize.main(self.tokenize_arguments(shard, options))
+
+    def tokenize_arguments(self, shard: int, options: dict[str, Any]) -> list[str]:
         spec = {"group": "all", "shard": shard, "tokenizer": options, "domains": self.domains}
         arguments = ["--text", self.text, "--manifest", self.text_manifest, "--tokenizer", self.tokenizer]
         arguments += ["--tokens", self.tokens, "--out", self.part(shard)]
-        return tokenize.main(["--spec", json.dumps(spec), *map(str, arguments)])
+        return ["--spec", json.dumps(spec), *map(str, arguments)]
 
     def merge(self) -> int:
         spec = {"group": "all", "domains": self.domains, "splits": list(SPLITS)}

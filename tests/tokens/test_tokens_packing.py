@@ -1,6 +1,7 @@
 """Packing: what is on disk, byte for byte; drop lists; dtypes; damage."""
 
 import json
+import signal
 import subprocess
 import sys
 import textwrap
@@ -220,10 +221,55 @@ def test_truncated_text_leaves_nothing(broken: Any, keep: int, capfd: pytest.Cap
     assert sorted(broken.tokens.rglob("*")) == before
 
 
-def test_memory_does_not_grow_with_the_shard(new_chain: Callable[..., Any]) -> None:
-    """Peak memory on 1 MB and on 8 MB of text in batches of 0.1 MB, each in a process of its own.
+def test_a_killed_run_leaves_nothing_that_stays(
+    chain: Any, new_chain: Callable[..., Any], texts: Any
+) -> None:
+    """SIGKILL in the middle of a file; the next run gives what an undisturbed one gives."""
+    again = new_chain(texts).run()
+    folder = again.manifest("train", "code").parent
+    (folder / "00000.bin").unlink()
+    script = """
+        import os, signal, sys
+        from seqarch.cli.tokenize import main
+        from seqarch.tokens import packing
+        def killed(*_):
+            os.kill(os.getpid(), signal.SIGKILL)
+        packing._documents = killed
+        main(sys.argv[1:])
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script), *again.tokenize_arguments(0, BPE)])
+    assert done.returncode == -signal.SIGKILL
+    assert [path.name for path in folder.glob(".00000.*")]
+    assert again.tokenize(0, BPE) == 0
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == sorted(path.name for path in chain.manifest("train", "code").parent.iterdir())
+    assert (folder / "00000.bin").read_bytes() == (chain.tokens / "train/code/00000.bin").read_bytes()
 
-    Encoding takes some hundred bytes a byte of text: to hold what 7 MB more need would show as hundreds.
+
+def test_a_full_disk_is_named(
+    new_chain: Callable[..., Any], texts: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    chain = new_chain(texts)
+    assert chain.make_tokenizer(BPE) == 0
+    chain.tokens = tmp_path / "small"
+    chain.tokens.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(chain.tokens)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting a small tmpfs takes root and the right to mount")
+    try:
+        assert chain.tokenize(0, BPE) == 1
+        left = [path.name for path in chain.tokens.rglob("*") if path.is_file() and path.name.startswith(".")]
+        assert left == []
+        assert not chain.part(0).exists()
+    finally:
+        subprocess.run(["umount", str(chain.tokens)], check=True)
+    assert "No space left on device" in capfd.readouterr().err
+
+
+def test_memory_does_not_grow_with_the_shard(new_chain: Callable[..., Any]) -> None:
+    """Peak memory on 0.5 MB and on 4.5 MB of text in batches of 0.1 MB, each in a process of its own.
+
+    Encoding takes some hundred bytes a byte of text: to hold what 4 MB more need would show as hundreds.
     """
     script = """
         import resource, sys
@@ -235,7 +281,7 @@ def test_memory_does_not_grow_with_the_shard(new_chain: Callable[..., Any]) -> N
     """
     peaks = []
     document = "The quick brown fox jumps over the lazy dog; 0123456789. " * 40
-    for n_bytes in (1_000_000, 8_000_000):
+    for n_bytes in (500_000, 4_500_000):
         texts = {("train", "news", 0): [document] * (n_bytes // len(document))}
         chain = new_chain(texts, name=str(n_bytes))
         assert chain.make_tokenizer({**BPE, "max_bytes": 100_000}) == 0

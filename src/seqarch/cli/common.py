@@ -1,6 +1,7 @@
 """What every step's command line shares: spec, planned code, expected inputs, errors, exit codes."""
 
 import argparse
+import errno
 import json
 import logging
 import signal
@@ -51,8 +52,9 @@ def run_step(
 ) -> int:
     """Parse, verify code and inputs, call `function(args)`, verify the code again; the process's exit code.
 
-    `args.code` is always set when `function` runs. A SeqarchError becomes one message on stderr. SIGTERM is
-    turned into SystemExit(143) so that `finally` and `with` clean up; training installs its own handler.
+    `args.code` is always set when `function` runs. A SeqarchError, or a full disk, becomes one message on
+    stderr. SIGTERM is turned into SystemExit(143) so that `finally` and `with` clean up; training installs
+    its own handler.
 
     Args:
         mixers: names the mixers that the step loads lazily, from its spec.
@@ -73,6 +75,11 @@ def run_step(
     except SeqarchError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(f"error: {error}: free some space; nothing half-written was kept", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

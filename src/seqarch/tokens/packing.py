@@ -39,6 +39,8 @@ def pack(
     `idx_sha256`, `docs_sha256`, and COUNTS.
     """
     path = Path(folder) / f"{file.shard}.bin"
+    for remnant in path.parent.glob(f".{file.shard}.*.tmp*"):  # of a run that was killed
+        remnant.unlink()
     tables = []
     with atomic_path(path) as temporary, open(temporary, "wb") as out:
         for batch, ids, ends in _encode_ahead(tokenizer, read_batches(file)):

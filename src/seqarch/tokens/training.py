@@ -7,7 +7,7 @@ from pathlib import Path
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from seqarch.files import atomic_path, write_bytes
+from seqarch.files import write_bytes
 from seqarch.tokens.spec import BpeTokenizer, PretrainedTokenizer
 from seqarch.tokens.text import TextFile, read_batches
 from seqarch.tokens.tokenizer import BOS, Tokenizer, TokenizerError, byte_alphabet
@@ -40,8 +40,7 @@ def train_bpe(spec: BpeTokenizer, files: Sequence[TextFile], out: Path) -> Token
             f"{n_bytes} bytes of training text make a vocabulary of {library.get_vocab_size()} entries, "
             f"{spec.vocab_size} are asked for: lower tokenizer.vocab_size or give more text"
         )
-    with atomic_path(out) as temporary:
-        library.save(str(temporary), pretty=True)
+    write_bytes(out, library.to_str(pretty=True).encode())
     return Tokenizer(out)
 
 
