@@ -138,7 +138,7 @@ def test_rwkv_initialisation() -> None:
     model = build({"mixer": "rwkv5"}, d_model=128, n_layers=4)
     first, last = model.blocks[0].mixer, model.blocks[3].mixer
     assert first.w0[0] == -6
-    assert first.w0[-1] == pytest.approx(-1)
+    assert first.w0[-1].item() == pytest.approx(-1)
     assert (first.w0.diff() >= 0).all()
     assert last.w0.mean() < first.w0.mean()  # later blocks decay more slowly
     assert not first.output.weight.any()

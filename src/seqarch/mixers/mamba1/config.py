@@ -1,6 +1,6 @@
 """Mamba (arXiv 2312.00752): a selective state space in each channel."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -24,6 +24,13 @@ class Config(MixerConfig):
     decay: Literal["data", "static", "none"] = "data"
     conv: bool = True
     gate: bool = True
+
+    sizes: ClassVar[dict[str, dict[str, Any]]] = {
+        "nano": {
+            "inner": 120,
+            "dt_rank": 4,
+        },  # 2 d would leave no depth within 5 % of the transformer's parameters
+    }
 
     @classmethod
     def default_sizes(cls, d_model: int) -> dict[str, Any]:
