@@ -24,6 +24,7 @@ include: "workflow/rules/corpus.smk"
 include: "workflow/rules/tokens.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/loss.smk"
+include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
 
 
@@ -45,8 +46,9 @@ rule all:
         rules.corpus_table.output,
         rules.figure_corpus.output,
         rules.figure_training.output,
+        rules.figure_loss_by_position.output,
         rules.figure_ood_vs_id.output,
-        rules.figure_equal_loss.output,
+        rules.figure_equal_loss.output if plan.compared() else [],
 
 
 rule corpus:
@@ -64,6 +66,6 @@ rule figures:
 rule paper_a:
     input:
         rules.figure_ood_vs_id.output,
-        rules.figure_equal_loss.output,
+        rules.figure_equal_loss.output if plan.compared() else [],
     message:
         "Out-of-domain loss at equal in-domain loss (arXiv 2505.18522)."

@@ -73,12 +73,15 @@ RULES = {
             for table in ("domains", "docs", "positions")
         ),
     ),
-    "tables": Rule((), ("{root}/tables/losses.parquet", "{root}/tables/training.parquet")),
+    "losses_table": Rule((), ("{root}/tables/losses.parquet",), "tables"),
+    "positions_table": Rule((), ("{root}/tables/positions.parquet",), "tables"),
+    "training_table": Rule((), ("{root}/tables/training.parquet",), "tables"),
+    "unigram": Rule((), ("{root}/tables/unigram.parquet",)),
     "equal_loss": Rule((), ("{root}/tables/equal_loss.parquet",)),
-    "figure_corpus": Rule((), ("{root}/figures/corpus.json",), "figure"),
-    "figure_training": Rule((), ("{root}/figures/training.json",), "figure"),
-    "figure_ood_vs_id": Rule((), ("{root}/figures/ood_vs_id.json",), "figure"),
-    "figure_equal_loss": Rule((), ("{root}/figures/equal_loss.json",), "figure"),
+    **{
+        f"figure_{figure}": Rule((), (f"{{root}}/figures/{figure}.json",), "figure")
+        for figure in ("corpus", "training", "ood_vs_id", "loss_by_position", "equal_loss")
+    },
 }
 
 
@@ -149,11 +152,20 @@ class Plan:
         output = ("train", "validation", "test").index(split)
         return [self.path("tokens_manifest", output).format(domain=domain) for domain in domains]
 
+    def trained_domains(self) -> list[str]:
+        """The domains that some setting trains on."""
+        settings = self.experiment.train.settings
+        return list(dict.fromkeys(domain for name in settings for domain in self.experiment.weights(name)))
+
     def tokenizer_inputs(self) -> list[str]:
         """The text that the tokenizer is trained on; a pretrained one needs none."""
         if self.experiment.tokenizer.kind == "pretrained":
             return []
         return [self.path("deduplicate").format(group=group) for group in self.in_groups()]
+
+    def compared(self) -> list[str]:
+        """The table of the equal-loss comparison, if the configuration compares anything."""
+        return self.paths("equal_loss") if self.experiment.studies else []
 
     def images(self, figure: str) -> list[str]:
         return [f"{self.root}/figures/{figure}.{ending}" for ending in self.experiment.figures.formats]
@@ -212,10 +224,10 @@ class Plan:
 
     def slice(self, rule: str, **wildcards: str) -> dict[str, Any]:
         """What a job depends on, as plain JSON."""
-        name = "figure" if RULES[rule].command == "figure" else rule
-        if name == "figure":
-            wildcards["figure"] = rule.removeprefix("figure_")
-        return getattr(self, f"_{name}")(**wildcards)
+        command = RULES[rule].command
+        if command == "figure":
+            return self._figure(rule.removeprefix("figure_"))
+        return getattr(self, f"_{command or rule}")(**wildcards)
 
     # --- slices ---------------------------------------------------------------------------------------
 
@@ -305,8 +317,18 @@ class Plan:
             "domains": dict(self.experiment.corpus.domains),
         }
 
+    def _unigram(self) -> dict[str, Any]:
+        return {
+            "experiment": self.experiment.experiment,
+            "settings": {name: self.experiment.weights(name) for name in self.experiment.train.settings},
+            "domains": dict(self.experiment.corpus.domains),
+        }
+
     def _figure(self, figure: str) -> dict[str, Any]:
-        return {"figure": figure, **self.experiment.figures.model_dump(mode="json")}
+        slice_ = {"figure": figure, **self.experiment.figures.model_dump(mode="json")}
+        if figure != "corpus":  # colours are chosen from all architectures
+            slice_["architectures"] = {name: mixer_names(model) for name, model in self.models.items()}
+        return slice_
 
     # --- the process ----------------------------------------------------------------------------------
 

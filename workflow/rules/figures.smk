@@ -1,69 +1,4 @@
-# Tables over all runs, and figures, which depend on tables only.
-
-
-rule tables:
-    input:
-        losses=plan.paths("loss", 0),
-        runs=plan.paths("train", 0),
-        # Long: followed through run.json, not through their times.
-        metrics=ancient(plan.paths("train", 1)),
-    output:
-        losses=plan.path("tables", 0),
-        training=plan.path("tables", 1),
-        losses_csv=report(
-            f"{plan.root}/tables/losses.csv",
-            category="Loss",
-            labels={"table": "all losses"},
-            caption="../report/losses.rst",
-        ),
-        training_csv=f"{plan.root}/tables/training.csv",
-    log:
-        f"{plan.root}/logs/tables.log",
-    conda:
-        "../../envs/seqarch.yaml"
-    params:
-        spec=plan.spec("tables"),
-        code=plan.code("tables"),
-        expects=plan.expects,
-    message:
-        "Gather the losses and the training curves of all runs"
-    shell:
-        "python -m seqarch.cli.tables --spec {params.spec:q} --code {params.code} --expects {params.expects:q}"
-        " --losses {input.losses:q} --metrics {input.metrics:q}"
-        " --out-losses {output.losses:q} --out-training {output.training:q} > {log:q} 2>&1"
-
-
-rule equal_loss:
-    input:
-        domains=plan.paths("loss", 0),
-        # Long: they change together with the table of domains.
-        docs=ancient(plan.paths("loss", 1)),
-    output:
-        parquet=plan.path("equal_loss"),
-        csv=report(
-            f"{plan.root}/tables/equal_loss.csv",
-            category="Loss",
-            labels={"table": "out-of-domain loss at equal in-domain loss"},
-            caption="../report/equal_loss.rst",
-        ),
-    log:
-        f"{plan.root}/logs/equal_loss.log",
-    benchmark:
-        f"{plan.root}/benchmarks/equal_loss.tsv"
-    conda:
-        "../../envs/seqarch.yaml"
-    resources:
-        mem_mb=lambda wildcards, attempt: 8000 * attempt,
-    params:
-        spec=plan.spec("equal_loss"),
-        code=plan.code("equal_loss"),
-        expects=plan.expects,
-        stem=f"{plan.root}/tables/equal_loss",
-    message:
-        "Compare out-of-domain losses at equal in-domain loss"
-    shell:
-        "python -m seqarch.cli.equal_loss --spec {params.spec:q} --code {params.code}"
-        " --expects {params.expects:q} --docs {input.docs:q} --out {params.stem:q} > {log:q} 2>&1"
+# Figures depend on tables only. Each has its own module, so that an edit of one redraws that one.
 
 
 rule figure_corpus:
@@ -96,7 +31,7 @@ rule figure_corpus:
 
 use rule figure_corpus as figure_training with:
     input:
-        tables=plan.path("tables", 1),
+        tables=plan.path("training_table"),
     output:
         record=plan.path("figure_training"),
         csv=f"{plan.root}/figures/training.csv",
@@ -119,7 +54,7 @@ use rule figure_corpus as figure_training with:
 
 use rule figure_corpus as figure_ood_vs_id with:
     input:
-        tables=[plan.path("tables", 0), plan.path("corpus_table")],
+        tables=[plan.path("losses_table"), plan.path("unigram"), *plan.compared()],
     output:
         record=plan.path("figure_ood_vs_id"),
         csv=f"{plan.root}/figures/ood_vs_id.csv",
@@ -138,6 +73,29 @@ use rule figure_corpus as figure_ood_vs_id with:
         stem=f"{plan.root}/figures/ood_vs_id",
     message:
         "Draw out-of-domain against in-domain loss"
+
+
+use rule figure_corpus as figure_loss_by_position with:
+    input:
+        tables=plan.path("positions_table"),
+    output:
+        record=plan.path("figure_loss_by_position"),
+        csv=f"{plan.root}/figures/loss_by_position.csv",
+        images=report(
+            plan.images("loss_by_position"),
+            category="Loss",
+            labels={"figure": "loss by position"},
+            caption="../report/loss_by_position.rst",
+        ),
+    log:
+        f"{plan.root}/logs/figures/loss_by_position.log",
+    params:
+        spec=plan.spec("figure_loss_by_position"),
+        code=plan.code("figure_loss_by_position"),
+        expects=plan.expects,
+        stem=f"{plan.root}/figures/loss_by_position",
+    message:
+        "Draw the loss by position"
 
 
 use rule figure_corpus as figure_equal_loss with:
