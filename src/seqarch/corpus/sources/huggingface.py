@@ -82,7 +82,7 @@ def _data_files(source: Mapping[str, Any], path: str, revision: str | None) -> l
     """The files of the split as `datasets` finds them: absolute paths, or hf:// URLs with the commit."""
     with _hub_errors(path):
         builder = datasets.load_dataset_builder(path, name=source["config"], revision=revision)
-    found = builder.config.data_files or {}
+    found = {str(name): files for name, files in (builder.config.data_files or {}).items()}
     split = source["split"]
     if split not in found:
         raise SourceError(
