@@ -35,6 +35,8 @@ def render(
         matplotlib.rcParams.update(RC)  # type: ignore[arg-type]  # its stub lists every key
         figure = draw(frame, look)
         try:
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")  # laid out once, the same in every format
             return {ending: _bytes(figure, ending, dpi) for ending in formats}
         finally:
             plt.close(figure)
@@ -53,7 +55,7 @@ def csv_text(frame: pd.DataFrame) -> str:
 
 def read_csv(path: Path) -> pd.DataFrame:
     """A figure's csv as the frame that drew it."""
-    return pd.read_csv(path, float_precision="round_trip")
+    return pd.read_csv(path)
 
 
 def save(

@@ -1,0 +1,161 @@
+"""Tables as the steps make them: a demo of five architectures, two settings, three seeds."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from seqarch.analysis.equal_loss import equal_loss
+from seqarch.analysis.spec import StatisticsSpec, StudySpec
+
+ARCHITECTURES = {
+    "transformer": ("attention",),
+    "window-32": ("attention",),
+    "retnet": ("retnet",),
+    "gla": ("gla",),
+    "mamba2": ("mamba2",),
+}
+DOMAINS = {
+    "encyclopedia": "id",
+    "news": "id",
+    "scripture": "ood",
+    "manual": "ood",
+    "mathematics": "ood",
+    "code": "ood",
+}
+SETTINGS = ("limited", "mixed")
+SEEDS = (0, 1, 2)
+STEPS = (98, 195, 293)
+LEVEL = {"scripture": 0.2, "manual": 0.35, "mathematics": 0.6, "code": 0.9}
+PACE = {"transformer": 0.0, "window-32": -0.05, "retnet": -0.12, "gla": -0.2, "mamba2": -0.3}
+COST = {"transformer": 0.0, "window-32": 0.06, "retnet": 0.02, "gla": 0.0, "mamba2": 0.09}
+
+
+def _documents():
+    generator = np.random.default_rng(0)
+    rows = []
+    effects = {domain: generator.normal(0, 0.15, 24) for domain in DOMAINS}
+    for setting in SETTINGS:
+        for arch in ARCHITECTURES:
+            for seed in SEEDS:
+                noise = generator.normal(0, 0.015)
+                for k, step in enumerate(STEPS):
+                    x = 5.4 - 0.45 * k + PACE[arch] + noise
+                    for domain, role in DOMAINS.items():
+                        y = x + generator.normal(0, 0.004)
+                        if role == "ood":
+                            shift = (
+                                LEVEL[domain] + COST[arch] if setting == "limited" else LEVEL[domain] * 0.3
+                            )
+                            y += shift + generator.normal(0, 0.01)
+                        for i, effect in enumerate(effects[domain]):
+                            rows.append(
+                                (setting, arch, seed, step, domain, role, f"{domain}-{i}", y + effect)
+                            )
+    names = ["setting", "arch", "seed", "step", "domain", "role", "doc_id", "y"]
+    docs = pd.DataFrame(rows, columns=names)
+    return docs.assign(
+        experiment="demo",
+        length=128,
+        phase="annealed",
+        doc_sha256=docs["doc_id"],
+        n_tokens=900,
+        nll_nats=900 * docs["y"],
+        window_mode="disjoint",
+        stride=128,
+        boundary_mode="document",
+        prefix_token=0,
+        tokenizer_sha256="t",
+        dtype="float32",
+        eval_set_sha256=docs["domain"],
+    )
+
+
+def _losses(docs):
+    key = ["setting", "arch", "seed", "step", "phase", "length", "domain", "role"]
+    rows = docs.groupby(key, as_index=False)["y"].mean().rename(columns={"y": "nats_per_token"})
+    macros = rows.groupby([*key[:6], "role"], as_index=False)["nats_per_token"].mean()
+    macros["domain"] = macros["role"].map({"id": "macro_id", "ood": "macro_ood"})
+    return pd.concat([rows, macros], ignore_index=True).assign(low_n=True)
+
+
+def _training():
+    rows = []
+    generator = np.random.default_rng(1)
+    for setting in SETTINGS:
+        for arch in ARCHITECTURES:
+            for seed in SEEDS:
+                for step in range(1, 264):
+                    loss = 4.9 + PACE[arch] + 2 * np.exp(-step / 60) + generator.normal(0, 0.06)
+                    validation = loss - 0.02 if step % 49 == 0 or step in (78, 156, 234) else np.nan
+                    rows.append((setting, arch, seed, "trunk", step, loss, validation))
+                for start, end in ((78, 98), (156, 195), (234, 293)):
+                    for step in range(start + 1, end + 1):
+                        loss = 4.75 + PACE[arch] + 2 * np.exp(-step / 60) + generator.normal(0, 0.03)
+                        validation = loss if step == end else np.nan
+                        rows.append((setting, arch, seed, f"annealed-{end:08d}", step, loss, validation))
+    names = ["setting", "arch", "seed", "branch", "step", "loss", "validation_loss"]
+    frame = pd.DataFrame(rows, columns=names)
+    return frame.assign(experiment="demo", tokens=frame["step"] * 1024)
+
+
+def _positions():
+    generator = np.random.default_rng(2)
+    rows = []
+    for setting in SETTINGS:
+        for arch in ARCHITECTURES:
+            for seed in SEEDS:
+                for domain, role in DOMAINS.items():
+                    for low in range(0, 256, 16):
+                        loss = 5.5 + PACE[arch] + LEVEL.get(domain, 0) - 0.3 * np.log1p(low / 16)
+                        if low >= 128 and arch == "transformer":
+                            loss += 0.01 * (low - 128)
+                        loss += generator.normal(0, 0.03)
+                        rows.append((setting, arch, seed, domain, role, low, low + 16, loss))
+    names = ["setting", "arch", "seed", "domain", "role", "bucket_lo", "bucket_hi", "nats_per_token"]
+    frame = pd.DataFrame(rows, columns=names)
+    return frame.assign(step=293, phase="annealed", length=256, train_length=128, n_docs=7)
+
+
+def _corpus():
+    rows = []
+    for i, (domain, role) in enumerate(DOMAINS.items()):
+        for split, share in (("train", 0.75), ("validation", 0.05), ("test", 0.2)):
+            size = int(2_600_000 * share * (0.4 + 0.35 * i))
+            quantiles = np.array([300, 900, 3000, 9000, 60000]) * (1 + i)
+            row = {
+                f"doc_bytes_p{p}": q for p, q in zip(("05", "25", "50", "75", "95"), quantiles, strict=True)
+            }
+            row |= {"domain": domain, "role": "in" if role == "id" else "out", "split": split}
+            row |= {"n_docs": size // 9000, "n_bytes": size, "n_tokens": size // 3, "low_n": size < 300_000}
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _unigram():
+    rows = []
+    for setting in SETTINGS:
+        level = {domain: 5.95 + LEVEL.get(domain, 0) * 0.3 for domain in DOMAINS}
+        for domain, value in level.items():
+            rows.append((setting, domain, DOMAINS[domain], value))
+        for role, macro in (("id", "macro_id"), ("ood", "macro_ood")):
+            mean = np.mean([value for domain, value in level.items() if DOMAINS[domain] == role])
+            rows.append((setting, macro, role, mean))
+    return pd.DataFrame(rows, columns=["setting", "domain", "role", "nats_per_token"])
+
+
+@pytest.fixture(scope="session")
+def docs():
+    return _documents()
+
+
+@pytest.fixture(scope="session")
+def tables(docs):
+    study = {"architectures": StudySpec(reference="transformer", compare=tuple(ARCHITECTURES)[1:])}
+    return {
+        "losses": _losses(docs),
+        "equal_loss": equal_loss(docs, study, StatisticsSpec(bootstrap=200)),
+        "training": _training(),
+        "positions": _positions(),
+        "corpus": _corpus(),
+        "unigram": _unigram(),
+    }
