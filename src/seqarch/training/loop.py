@@ -103,6 +103,7 @@ class Trainer:
         self.spec = job.spec.train
         self.plan = plan(self.spec)
         self.data, self.validation = open_data(job.spec, job.manifests)
+        torch.manual_seed(job.spec.seed)
         self.model = Decoder(job.spec.model)
         self.model.init_weights(job.spec.seed)
         self.model.to(device).train()
@@ -126,7 +127,8 @@ class Trainer:
     def fit(self) -> None:
         """Train what is left of the plan."""
         total, done = sum(segment.steps for segment in self.plan), len(self.at.history.rows)
-        with progress(f"{self.job.spec.architecture} seed {self.job.spec.seed}", total) as advance:
+        run = self.job.spec
+        with progress(f"{run.setting} {run.architecture} seed {run.seed}", total) as advance:
             report = Reporter(advance, total, done, self.spec.batch_tokens, self.flops_per_token, self.peak)
             for index in range(self.at.segment, len(self.plan)):
                 self._enter(index)
@@ -216,11 +218,11 @@ class Trainer:
         )
 
     def _interrupt(self) -> NoReturn:
-        state = self._save()
+        self._save()
         assert self.stop.signal is not None
         raise Interrupted(
             f"stopped by {self.stop.signal.name} after step {self.at.step} of "
-            f"{self.plan[self.at.segment].branch}; the same command goes on from {self.work.path / state}"
+            f"{self.plan[self.at.segment].branch}; the same command goes on from {self.work.path}"
         )
 
     # --- state --------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """What a run measures: one row a step in metrics.parquet, and its cost in timing.parquet."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import pyarrow as pa
 import torch
@@ -39,7 +39,7 @@ _PEAK_BF16 = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """One step. `seconds` goes to timing.parquet, the rest to metrics.parquet."""
 
@@ -90,7 +90,7 @@ class History:
     def to_bytes(self) -> bytes:
         """All rows, exactly, as an Arrow stream."""
         schema = _METRICS.append(pa.field("seconds", pa.float64()))
-        table = pa.Table.from_pylist([vars(row) for row in self.rows], schema)
+        table = pa.Table.from_pylist([asdict(row) for row in self.rows], schema)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, schema) as writer:
             writer.write_table(table)

@@ -150,7 +150,7 @@ class WorkDirectory:
     def load_newest(self) -> State | None:
         """The newest state that is whole, together with what it needs; None if there is none.
 
-        A damaged one is deleted with a warning. If none is left, so are the outputs: training starts afresh.
+        A damaged one is set aside with a warning. If none is whole, training starts afresh, without outputs.
         """
         names = sorted(self._names(), key=_ordinal, reverse=True)
         for name in names:
@@ -161,7 +161,8 @@ class WorkDirectory:
                 self._verify_outputs(state.info["outputs"])
             except WorkDirectoryError as error:
                 log.warning("%s; using the state before it", error)
-                (self.path / name).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    (self.path / name).rename(self.path / f"damaged-{name}")  # kept to be looked at
             else:
                 return state
         if names:
