@@ -15,6 +15,7 @@ from torch import Tensor
 
 from seqarch.ops.common import accumulation_dtype
 
+Index = Tensor | slice
 BLOCK_SCORES = 1 << 20  # scores held at once: 4 MB in float32
 
 
@@ -64,10 +65,10 @@ def attention_forward(
     causal = _causal_bias(C, flat.q)
     for chunks, keys in flat.local_blocks(chosen, always):
         s = torch.baddbmm(causal, flat.q.view(-1, C, q.shape[3])[chunks], flat.kt(keys), alpha=scale)
-        o.view(-1, C, v.shape[3])[chunks], lse.view(-1, C)[chunks] = _softmax(s, flat.v[keys])
+        o.view(-1, C, v.shape[3])[chunks], lse.view(-1, C)[chunks] = _softmax(s, _take(flat.v, keys))
     for tile in flat.tile_blocks(chosen):
-        s = flat.q[tile.rows] @ flat.kt(tile.chunk) * scale
-        o_chosen, lse_chosen = (x[tile.valid] for x in _softmax(s, flat.v[tile.chunk]))
+        s = (_take(flat.q, tile.rows) @ flat.kt(tile.chunk)).mul_(scale)
+        o_chosen, lse_chosen = (x[tile.valid] for x in _softmax(s, _take(flat.v, tile.chunk)))
         rows = tile.rows[tile.valid]
         if always:
             total = torch.logaddexp(lse[rows], lse_chosen)
@@ -107,27 +108,30 @@ def attention_backward(
         q_block, do_block = flat.q.view(-1, C, K)[chunks], do_flat.view(-1, C, V)[chunks]
         s = torch.baddbmm(causal, q_block, flat.kt(keys), alpha=scale)
         p, ds, _ = _backward_scores(
-            s, local_lse.view(-1, C)[chunks], do_block, flat.v[keys], delta.view(-1, C)[chunks]
+            s, local_lse.view(-1, C)[chunks], do_block, _take(flat.v, keys), delta.view(-1, C)[chunks]
         )
         dv[keys] = p.transpose(1, 2) @ do_block
         dk[keys] = ds.transpose(1, 2) @ q_block
-        dq.view(-1, C, K)[chunks] = ds @ flat.k[keys]
+        dq.view(-1, C, K)[chunks] = ds @ _take(flat.k, keys)
     for tile in flat.tile_blocks(chosen):
-        q_tile, do_tile = flat.q[tile.rows], do_flat[tile.rows]
-        s = q_tile @ flat.kt(tile.chunk) * scale
-        row_lse = lse[tile.rows].masked_fill(~tile.valid, torch.inf)
-        p, ds, row_part = _backward_scores(s, row_lse, do_tile, flat.v[tile.chunk], delta[tile.rows])
+        q_tile, do_tile = _take(flat.q, tile.rows), _take(do_flat, tile.rows)
+        s = (q_tile @ flat.kt(tile.chunk)).mul_(scale)
+        row_lse = _take(lse, tile.rows).masked_fill_(~tile.valid, torch.inf)
+        p, ds, row_part = _backward_scores(
+            s, row_lse, do_tile, _take(flat.v, tile.chunk), _take(delta, tile.rows)
+        )
         dv.index_add_(0, tile.chunk, p.transpose(1, 2) @ do_tile)
         dk.index_add_(0, tile.chunk, ds.transpose(1, 2) @ q_tile)
         rows = tile.rows[tile.valid]
-        dq[rows] += (ds @ flat.k[tile.chunk])[tile.valid]
+        dq[rows] += (ds @ _take(flat.k, tile.chunk))[tile.valid]
         if always:
             part[rows] = row_part[tile.valid]
-    dq, dk = dq.mul_(scale).view(B, H, L, K), dk.mul_(scale).view(B, H, -1, K)
-    heads_last = (
-        x.transpose(1, 2) for x in (dq.to(q.dtype), dk.to(k.dtype), dv.view(B, H, -1, V).to(v.dtype))
+    return Gradients(
+        dq.mul_(scale).view(B, H, L, K).transpose(1, 2).to(q.dtype),
+        dk.mul_(scale).view(B, H, -1, K).transpose(1, 2).to(k.dtype),
+        dv.view(B, H, -1, V).transpose(1, 2).to(v.dtype),
+        part.view(B, H, L),
     )
-    return Gradients(*heads_last, part.view(B, H, L))
 
 
 def _softmax(s: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,6 +154,13 @@ def _backward_scores(
 
 def _causal_bias(C: int, like: Tensor) -> Tensor:
     return torch.full((C, C), -torch.inf, dtype=like.dtype, device=like.device).triu(1)
+
+
+def _take(x: Tensor, index: Index) -> Tensor:
+    """x[index]; `index_select` is several times as fast as indexing by a tensor."""
+    if isinstance(index, slice):
+        return x[index]
+    return x.index_select(0, index.flatten()).view(*index.shape, *x.shape[1:])
 
 
 def _heads_first(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -177,21 +188,24 @@ class _Flat(NamedTuple):
         keys, values = (_heads_first(x, acc).view(-1, C, x.shape[3]) for x in (k, v))
         return cls(_heads_first(q, acc), keys, values, q.shape[1] // C, k.shape[1] // C)
 
-    def kt(self, chunks: Tensor) -> Tensor:
-        return self.k[chunks].transpose(1, 2)
+    def kt(self, chunks: Tensor | slice) -> Tensor:
+        return _take(self.k, chunks).transpose(1, 2)
 
-    def local_blocks(self, chosen: Tensor, always: bool) -> Iterator[tuple[Tensor, Tensor]]:
+    def local_blocks(self, chosen: Tensor, always: bool) -> Iterator[tuple[Index, Index]]:
         """Blocks of flat query chunks, and the flat key chunks that they are; only chunks whose queries see
         them.
         """
         C = self.k.shape[1]
-        rows = self.q.shape[0] // C
+        rows, n = self.q.shape[0] // C, max(1, BLOCK_SCORES // C**2)
+        if always and self.n_query_chunks == self.n_chunks:
+            blocks = [slice(begin, begin + n) for begin in range(0, rows, n)]
+            yield from zip(blocks, blocks, strict=True)
+            return
         index = torch.arange(rows, device=self.q.device)
         if not always:
             index = index[(chosen.reshape(rows, C) < 0).any(-1)]
         head, chunk = index // self.n_query_chunks, index % self.n_query_chunks
         keys = head * self.n_chunks + chunk + (self.n_chunks - self.n_query_chunks)
-        n = max(1, BLOCK_SCORES // C**2)
         yield from zip(index.split(n), keys.split(n), strict=True)
 
     def tile_blocks(self, chosen: Tensor) -> Iterator[Tiles]:

@@ -17,12 +17,12 @@ from seqarch.ops.top1_chunk.routing import Route, own_chunk_gradient
 def block_sizes(dtype: torch.dtype, width: int, C: int) -> dict[str, int]:
     """Tile of queries and of keys (both divide C), warps, pipeline stages, for heads of `width` channels.
 
-    A chunk is streamed through tiles of keys: C = 128 keys and values of 256 float32 channels would not fit
-    the shared memory at once. The compile test holds that these do.
+    A chunk is streamed through tiles of keys: 128 keys and values of 256 channels would not fit the shared
+    memory at once. The compile test holds that these do.
     """
     if dtype == torch.float32:
-        tile = 16 if width == 256 else 32
-        return {"BLOCK_M": min(tile, C), "BLOCK_N": min(tile, C), "num_warps": 4, "num_stages": 1}
+        warps = 8 if width > 64 else 4
+        return {"BLOCK_M": min(32, C), "BLOCK_N": min(32, C), "num_warps": warps, "num_stages": 1}
     M, N = (64, 32) if width == 256 else (64, 64)
     return {
         "BLOCK_M": min(M, C),

@@ -180,6 +180,8 @@ def unsupported(call: Call, options: Options) -> str | None:
     width = call.q.shape[2] * call.q.shape[3]
     if options.granularity == "query_shared" and width > MAX_WIDTH:
         return f"granularity='query_shared' with heads of {width} channels together, above {MAX_WIDTH}"
+    if call.q.dtype == torch.float32 and max(call.q.shape[3], call.v.shape[3]) > MAX_WIDTH // 2:
+        return f"float32 heads of more than {MAX_WIDTH // 2} channels: too many products to unroll"
     return unsupported_heads(call.q, call.v)
 
 
