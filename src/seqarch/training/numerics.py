@@ -17,11 +17,12 @@ def numerics(threads: int, device: torch.device) -> Iterator[None]:
     deterministic: Any = torch.utils.deterministic  # a module whose attributes are set from outside its file
     before = (
         torch.get_num_threads(),
-        torch.are_deterministic_algorithms_enabled(),
+        torch.get_deterministic_debug_mode(),
         deterministic.fill_uninitialized_memory,
     )
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(device.type == "cpu")
+    # For eager code the same as torch.use_deterministic_algorithms, which would import the compiler as well.
+    torch.set_deterministic_debug_mode("error" if device.type == "cpu" else "default")
     deterministic.fill_uninitialized_memory = False  # a debugging aid that fills every new tensor
     torch.set_flush_denormal(True)
     try:
@@ -29,5 +30,5 @@ def numerics(threads: int, device: torch.device) -> Iterator[None]:
     finally:
         torch.set_flush_denormal(False)
         torch.set_num_threads(before[0])
-        torch.use_deterministic_algorithms(before[1])
+        torch.set_deterministic_debug_mode(before[1])
         deterministic.fill_uninitialized_memory = before[2]
