@@ -26,9 +26,9 @@ TEXT = (Path(__file__).parents[2] / "LICENSE").read_text(encoding="utf-8")
 
 
 @functools.cache
-def code() -> str:
+def code(mixer: str) -> str:
     """The fingerprint that the command finds for itself."""
-    return fingerprint(entry_modules("train", ["attention"]))
+    return fingerprint(entry_modules("train", [mixer]))
 
 
 def write_text(path: Path, documents: list[str]) -> TextFile:
@@ -80,7 +80,7 @@ def manifests(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def make_spec() -> Callable[..., dict[str, Any]]:
     """The spec of a run as the workflow hands it over; keywords replace options of `train`."""
 
-    def make(architecture: str = "transformer", seed: int = 0, **train: Any) -> dict[str, Any]:
+    def make(mixer: str = "attention", seed: int = 0, **train: Any) -> dict[str, Any]:
         options: dict[str, Any] = {
             "sequence_length": T,
             "batch_tokens": 4 * T,
@@ -89,12 +89,11 @@ def make_spec() -> Callable[..., dict[str, Any]]:
             "learning_rate": 1e-2,
             "validation": {"tokens": 8 * T, "every_tokens": 5 * 4 * T},
         }
-        entries = {"transformer": {"mixer": "attention"}}
         spec = {
-            "architecture": architecture,
+            "architecture": f"all-{mixer}",
             "setting": "limited",
             "seed": seed,
-            "model": resolve(architecture, entries, {"d_model": 16, "n_layers": 1}, VOCAB, T),
+            "model": resolve("m", {"m": {"mixer": mixer}}, {"d_model": 16, "n_layers": 1}, VOCAB, T),
             "weights": {"terms": None, "conditions": None},
             "id_domains": ["terms", "conditions"],
             "train": options | train,
@@ -110,15 +109,15 @@ def make_job(
 ) -> Callable[..., Job]:
     """A job that works in tmp_path/work and ends in tmp_path/<name>; keywords as in `make_spec`."""
 
-    def make(name: str = "run", save_seconds: float = 300.0, **options: Any) -> Job:
-        spec = make_spec(**options)
+    def make(name: str = "run", save_seconds: float = 300.0, mixer: str = "attention", **options: Any) -> Job:
+        spec = make_spec(mixer, **options)
         named = name_manifests(manifests)
         return Job(
             spec=RunSpec.model_validate(spec),
             manifests=named,
             work=tmp_path / "work",
             run=tmp_path / name,
-            record=record("train", spec, code(), named, packages=("torch",)),
+            record=record("train", spec, code(mixer), named, packages=("torch",)),
             device="cpu",
             save_seconds=save_seconds,
         )

@@ -56,7 +56,7 @@ def test_the_metrics_are_those_of_the_plan(make_job: MakeJob) -> None:
     due = [row["step"] % 5 == 0 or row["step"] in (7, 14) for row in table]
     assert [row["validation_loss"] is not None for row in table] == due
     assert all(row["grad_norm"] > 0 for row in table)
-    assert {(row["arch"], row["setting"], row["seed"]) for row in table} == {("transformer", "limited", 0)}
+    assert {(row["arch"], row["setting"], row["seed"]) for row in table} == {("all-attention", "limited", 0)}
     timing = pq.read_table(job.run / "timing.parquet").to_pylist()
     assert [row["step"] for row in timing] == [row["step"] for row in table]
     assert all(row["flops_per_second"] > 0 and row["mfu"] is None for row in timing)
