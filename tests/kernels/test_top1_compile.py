@@ -28,8 +28,11 @@ SHARED = {80: 166_912, 90: 232_448}  # bytes a block may use
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 WIDTHS = (32, 64, 128, 256)
 C = 128
-INTEGERS = {f"{name}_ptr" for name in ("lo hi forced index order offsets tile_chunk tile_start chosen
-first").split()} FLOATS = {f"{name}_ptr" for name in ("slope lse p delta g part rp t own").split()}
+INTEGERS = {
+    *("lo_ptr", "hi_ptr", "forced_ptr", "index_ptr", "order_ptr", "offsets_ptr", "first_ptr", "chosen_ptr"),
+    *("tile_chunk_ptr", "tile_start_ptr"),
+}
+FLOATS = {f"{name}_ptr" for name in ("slope", "lse", "p", "delta", "g", "part", "rp", "t", "own")}
 
 
 class Kernel(NamedTuple):
