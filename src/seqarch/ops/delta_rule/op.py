@@ -48,7 +48,7 @@ def delta_rule(
         OP, q, backend=backend, candidates={"fla": lambda: _fla_refuses(q, v, g is not None)}
     )
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    if chosen == "fla":
+    if chosen == "fla" and q.shape[1] > 1:
         o, final = fla_adapter.delta_rule(
             q, k, v, beta, g, scale=scale, initial_state=initial_state, segment_ids=segment_ids
         )

@@ -44,7 +44,7 @@ def dplr_rule(
     _check(q, k, v, a, b, g, initial_state)
     chosen = backends.choose(OP, q, backend=backend, candidates={"fla": lambda: _fla_refuses(q, v)})
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    if chosen == "fla":
+    if chosen == "fla" and q.shape[1] > 1:
         o, final = fla_adapter.dplr_rule(
             q, k, v, a, b, g, scale=scale, initial_state=initial_state, segment_ids=segment_ids
         )

@@ -1,10 +1,11 @@
+# mypy: disable-error-code="no-untyped-def"
 """Triton kernels of the selective scan, forward and backward. Formulas: `reference.py`.
 
 A program owns BD channels of one sequence and walks over tiles of BT steps, the state [BD, S] in registers;
-inside a tile the recurrence is an associative scan over time. The forward saves the state before each tile, the
-backward walks the tiles in reverse and computes the states inside them again. No atomics: gradients that several
-programs share (dA over sequences; dB, dC over channels) are written apart and summed afterwards, so that two
-runs agree to the bit. Steps beyond T count as Δ = 0, which changes no state.
+inside a tile the recurrence is an associative scan over time. The forward saves the state before each
+tile, the backward walks the tiles in reverse and computes the states inside them again. No atomics:
+gradients that several programs share (dA over sequences; dB, dC over channels) are written apart and
+summed afterwards, so that two runs agree to the bit. Steps beyond T count as Δ = 0, which changes no state.
 """
 
 import triton
@@ -116,7 +117,9 @@ def selective_scan_backward(
     BS: tl.constexpr,
     HAS_KEEP: tl.constexpr,
 ):
-    """Grid as the forward. dA [B, D, S], dB and dC [blocks, B, T, S], all float32, to be summed over dim 0."""
+    """Grid as the forward. dA [B, D, S], dB and dC [blocks, B, T, S], all float32, to be summed over dim
+    0.
+    """
     blocks: tl.constexpr = (D + BD - 1) // BD
     program = tl.program_id(0).to(tl.int64)
     sequence, block = program // blocks, program % blocks

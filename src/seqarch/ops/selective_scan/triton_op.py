@@ -10,9 +10,9 @@ from torch import Tensor
 from seqarch.ops.selective_scan.kernels import selective_scan_backward, selective_scan_forward
 
 BT = 16  # steps of a tile
-BD = 16  # channels of a program
-WARPS = 4
-MAX_STATES = 64  # a tile [BT, BD, S] has to fit in the registers
+TILE = 256  # channels times states of a program: a tile [BT, BD, S] has to fit in the registers
+WARPS = 8
+MAX_STATES = 64
 
 
 def unsupported(u: Tensor, A: Tensor) -> str | None:
@@ -24,6 +24,12 @@ def unsupported(u: Tensor, A: Tensor) -> str | None:
     if A.shape[1] > MAX_STATES:
         return f"{A.shape[1]} states a channel are more than {MAX_STATES}"
     return None
+
+
+def blocking(S: int) -> dict[str, int]:
+    """Steps, channels and (padded) states of a program's tile."""
+    BS = triton.next_power_of_2(S)
+    return {"BT": BT, "BD": max(1, TILE // BS), "BS": BS}
 
 
 def selective_scan_triton(
@@ -55,8 +61,9 @@ def _forward(
     u, delta, A, B, C = (x.contiguous() for x in (u, delta, A, B, C))
     batch, T, D = u.shape
     S = A.shape[1]
+    tile = blocking(S)
     y, final, tiles = _forward_outputs(u, A)
-    selective_scan_forward[(batch * triton.cdiv(D, BD),)](
+    selective_scan_forward[(batch * triton.cdiv(D, tile["BD"]),)](
         u,
         delta,
         A,
@@ -70,9 +77,7 @@ def _forward(
         T,
         D=D,
         S=S,
-        BT=BT,
-        BD=BD,
-        BS=triton.next_power_of_2(S),
+        **tile,
         HAS_INITIAL=initial_state is not None,
         HAS_KEEP=keep is not None,
         num_warps=WARPS,
@@ -119,7 +124,8 @@ def _backward(
     u, delta, A, B, C, dy, d_final = (x.contiguous() for x in (u, delta, A, B, C, dy, d_final))
     batch, T, D = u.shape
     S = A.shape[1]
-    blocks = triton.cdiv(D, BD)
+    tile = blocking(S)
+    blocks = triton.cdiv(D, tile["BD"])
     du, d_delta = torch.empty_like(u), torch.empty_like(delta)
     dA, d_initial = torch.empty_like(d_final), torch.empty_like(d_final)
     dB, dC = u.new_empty(2, blocks, batch, T, S, dtype=torch.float32).unbind(0)
@@ -142,9 +148,7 @@ def _backward(
         T,
         D=D,
         S=S,
-        BT=BT,
-        BD=BD,
-        BS=triton.next_power_of_2(S),
+        **tile,
         HAS_KEEP=keep is not None,
         num_warps=WARPS,
     )
