@@ -6,9 +6,11 @@
 Chunkwise parallel form: arXiv 2312.06635 (GLA), section 4; arXiv 2405.21060 (Mamba-2), section 6.
 """
 
+import torch
 from torch import Tensor
 
 from seqarch.ops import backend as backends
+from seqarch.ops import fla_adapter
 from seqarch.ops.common import accumulation_dtype
 from seqarch.ops.linear_attention.recurrent import linear_attention_recurrent
 from seqarch.ops.linear_attention.scalar import scalar_decay
@@ -41,12 +43,28 @@ def linear_attention(
         initial_state: [B, H, K, V], of the first document.
         segment_ids: int [B, T], non-decreasing; the state is reset where it changes.
         chunk_size: steps computed in parallel; None chooses.
+        backend: "auto", "reference" or "fla"; a single step is always the reference's recurrence.
 
     Returns: o [B, T, H, V] in v's dtype; with `return_state` the state [B, H, K, V] in float32 (float64 if
         any input is) after the last token.
     """
     _check(q, k, v, g, bonus, initial_state)
-    backends.choose("linear_attention", q, backend=backend)
+    if q.shape[1] > 1 and _choose(q, v, g, bonus, backend) == "fla":
+        if (
+            g is not None and g.dim() == 1 and g.requires_grad
+        ):  # fla takes a constant gate without its gradient
+            g = g.expand(v.shape[:3])
+        o, state = fla_adapter.linear_attention(
+            q,
+            k,
+            v,
+            g,
+            bonus=bonus,
+            scale=q.shape[-1] ** -0.5 if scale is None else scale,
+            initial_state=initial_state,
+            segment_ids=segment_ids,
+        )
+        return o, state if return_state else None
     acc = accumulation_dtype(q, k, v, g, initial_state)
     out_dtype, scale = v.dtype, q.shape[-1] ** -0.5 if scale is None else scale
     q, k, v = q.to(acc), k.to(acc), v.to(acc)
@@ -60,6 +78,20 @@ def linear_attention(
     else:
         o, state = scalar_decay(q, k, v, g, state, segment_ids, chunk_size, return_state)
     return o.to(out_dtype), state if return_state else None
+
+
+def _choose(q: Tensor, v: Tensor, g: Tensor | None, bonus: Tensor | None, backend: str) -> str:
+    def refuses() -> str | None:
+        return fla_adapter.unsupported(
+            fla_adapter.linear_attention_kernel(g, bonus),
+            q.device,
+            v.dtype,
+            K=q.shape[-1],
+            V=v.shape[-1],
+            needs_grad=torch.is_grad_enabled(),
+        )
+
+    return backends.choose("linear_attention", q, backend=backend, candidates={"fla": refuses})
 
 
 def _check(
