@@ -3,7 +3,6 @@
 Only the workflow imports this module. No torch, no network; the catalogue of packages is the only file read.
 """
 
-import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from seqarch.corpus.spec import CorpusSpec, Name
 from seqarch.errors import ConfigError
 from seqarch.evaluation.spec import EvaluationSpec
 from seqarch.figures.spec import FiguresSpec
-from seqarch.schema import Spec, parse
+from seqarch.schema import Spec, did_you_mean, parse
 from seqarch.tokens.spec import TokenizerSpec
 from seqarch.training.spec import TrainSection, checkpoint_names
 
@@ -118,9 +117,7 @@ def _name_problems(experiment: Experiment) -> Iterable[str]:
 def _unknown(given: Iterable[str], known: Collection[str], where: str, what: str) -> Iterable[str]:
     for name in given:
         if name not in known:
-            close = difflib.get_close_matches(name, list(known), n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-            yield f"{where}: unknown {what} {name!r}: {hint}"
+            yield f"{where}: unknown {what} {name!r}: {did_you_mean(name, known)}"
 
 
 def _checkpoint_problems(experiment: Experiment) -> Iterable[str]:

@@ -1,6 +1,8 @@
 """The base of every stage's options: closed models that say what was meant."""
 
 import difflib
+import typing
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -17,18 +19,47 @@ class Spec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _suggest(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            known = list(cls.model_fields)
-            for key in data:
-                if key not in known:
-                    close = difflib.get_close_matches(str(key), known, n=1)
-                    hint = (
-                        f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(known))}"
-                    )
+        if not isinstance(data, dict):
+            return data
+        for key, value in data.items():
+            if key not in cls.model_fields:
+                hint = did_you_mean(str(key), cls.model_fields)
+                raise PydanticCustomError(
+                    "unknown_key", "unknown key {key}: {hint}", {"key": repr(key), "hint": hint}
+                )
+            wants = set(_types(cls.model_fields[key].annotation))
+            for each in value if isinstance(value, list) else [value]:
+                if isinstance(each, str) and wants & {int, float} and str not in wants and _is_number(each):
                     raise PydanticCustomError(
-                        "unknown_key", "unknown key {key}: {hint}", {"key": repr(key), "hint": hint}
+                        "number_as_text",
+                        "{key}: expected a number, and YAML reads {given} as text: write it with a dot and a "
+                        "sign, e.g. 1.0e-3",
+                        {"key": key, "given": each},
                     )
         return data
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """The end of an error about an unknown name: the name that was probably meant, else all there are."""
+    names = list(known)
+    close = difflib.get_close_matches(given, names, n=1) or [name for name in names if name.startswith(given)]
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(names)) or 'none'}"
+
+
+def _types(annotation: Any) -> Iterator[type]:
+    """The plain types that an annotation is made of."""
+    if isinstance(annotation, type):
+        yield annotation
+    for each in typing.get_args(annotation):
+        yield from _types(each)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 S = TypeVar("S", bound=Spec)
@@ -53,14 +84,5 @@ def explain(error: ValidationError, where: str) -> str:
 
 def _given(item: Any) -> str:
     value = item["input"]
-    if item["type"] == "unknown_key" or isinstance(value, dict | list):
-        return ""
-    hint = ""
-    if isinstance(value, str) and item["type"] != "missing":
-        try:
-            float(value)
-        except ValueError:
-            pass
-        else:
-            hint = "; YAML reads this as text: write it with a dot and a sign, e.g. 1.0e-3"
-    return f" (given: {value!r}{hint})"
+    told = item["type"] in ("unknown_key", "number_as_text")
+    return "" if told or isinstance(value, dict | list) else f" (given: {value!r})"

@@ -20,11 +20,12 @@ import yaml
 from filelock import FileLock
 
 ROOT = Path(__file__).parents[2]
-DOMAINS = {"prose": "in", "code": "out", "poems": "out"}  # poems: text that the configuration does not use yet
+# poems: text that the configuration does not use yet
+DOMAINS = {"prose": "in", "code": "out", "poems": "out"}
 WORDS = {
-    "prose": "the river ran past old houses and people spoke of rain while trains went by slowly".split(),
-    "code": "def return self value for in range ( ) : = + [ ] if not None import".split(),
-    "poems": "O moon thou silver lamp of night whose beam upon the silent water lies".split(),
+    "prose": "the river ran past old houses and people spoke of rain while trains went by slowly",
+    "code": "def return self value for in range ( ) : = + [ ] if not None import",
+    "poems": "O moon thou silver lamp of night whose beam upon the silent water lies",
 }
 
 
@@ -70,7 +71,7 @@ def write_texts(data: Path) -> None:
     data.mkdir()
     for name, words in WORDS.items():
         draw = random.Random(name)
-        rows = [{"text": " ".join(draw.choices(words, k=draw.randint(20, 120)))} for _ in range(150)]
+        rows = [{"text": " ".join(draw.choices(words.split(), k=draw.randint(20, 120)))} for _ in range(150)]
         (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 

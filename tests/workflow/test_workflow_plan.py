@@ -1,0 +1,162 @@
+"""Planning: errors before anything runs, the size of the graph, the profile, what parsing costs."""
+
+import itertools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from seqarch.config import load
+from seqarch.workflow import RULES, Plan
+
+ROOT = Path(__file__).parents[2]
+CONFIGURATIONS = sorted(path.stem for path in (ROOT / "config").glob("*.yaml"))
+
+
+def snakemake(*arguments: str, folder: Path, fails: bool = False) -> str:
+    """Snakemake on the repository's own Snakefile in an empty directory; its output."""
+    run = subprocess.run(
+        [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "-d", str(folder), *arguments],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        env={name: value for name, value in os.environ.items() if name != "SEQARCH_CODE_TABLE"},
+    )
+    assert (run.returncode != 0) == fails, run.stdout
+    return run.stdout
+
+
+def read(name: str) -> dict[str, Any]:
+    return yaml.safe_load((ROOT / "config" / f"{name}.yaml").read_text())
+
+
+def counts(output: str) -> dict[str, int]:
+    """Jobs by rule, from the statistics of a dry run."""
+    return {name: int(number) for name, number in re.findall(r"^(\w+) +(\d+)$", output, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_a_dry_run_on_an_empty_folder_plans_every_job_and_needs_no_data(
+    name: str, tmp_path: Path, cpu_seconds: Callable[[], float]
+) -> None:
+    config = read(name)
+    output = snakemake(
+        "-n", "--quiet", "rules", "--configfile", f"{ROOT}/config/{name}.yaml", folder=tmp_path
+    )
+    plan = Plan(load(config, ROOT / "config"), ROOT / "config")
+    train = config["train"]
+    runs = len(config["architectures"]) * len(train["settings"]) * len(train["seeds"])
+    shards = len(plan.groups) * config["corpus"]["n_shards"]
+    found = counts(output)
+    assert found["filter"] == found["tokenize"] == shards
+    assert found["train"] == found["loss"] == runs
+    assert {rule: found[rule] for rule in RULES} == {rule: len(list(plan.jobs(rule))) for rule in RULES}
+    assert found["total"] == sum(len(list(plan.jobs(rule))) for rule in RULES) + 1
+    assert cpu_seconds() < 10
+    assert not (tmp_path / "results").exists()
+
+
+def test_no_value_of_the_demo_leaks_into_another_configuration(tmp_path: Path) -> None:
+    config = read("smoke")
+    for section in ("train", "architectures"):
+        file = tmp_path / f"without-{section}.yaml"
+        file.write_text(yaml.safe_dump({key: value for key, value in config.items() if key != section}))
+        assert f"{section}: Field required" in snakemake(
+            "-n", "--configfile", str(file), folder=tmp_path, fails=True
+        )
+    output = snakemake("-n", "--configfile", f"{ROOT}/config/smoke.yaml", folder=tmp_path)
+    assert "results/demo" not in output
+    assert "corpora/embedded" not in output
+
+
+def test_an_unknown_key_is_an_error_with_a_suggestion_and_without_a_traceback(tmp_path: Path) -> None:
+    config = read("smoke")
+    config["train"]["lerning_rate"] = 1
+    (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(config))
+    output = snakemake("-n", "--configfile", f"{tmp_path}/wrong.yaml", folder=tmp_path, fails=True)
+    assert "train: unknown key 'lerning_rate': did you mean 'learning_rate'?" in output
+    assert "Traceback" not in output
+
+
+def test_the_profile_names_rules_that_exist_and_plans_here(tmp_path: Path) -> None:
+    rules = set(snakemake("--list-rules", folder=tmp_path).split())
+    profile = yaml.safe_load((ROOT / "slurm" / "profile.yaml").read_text())
+    assert set(profile["set-resources"]) <= rules
+    assert rules == {*RULES, "all", "corpus", "figures", "paper_a"}
+    output = snakemake("--profile", str(ROOT / "slurm"), "-n", "--quiet", "rules", folder=tmp_path)
+    assert counts(output)["train"] == 30
+
+
+def test_without_slurm_the_profile_says_so_at_once(tmp_path: Path) -> None:
+    if shutil.which("sbatch"):
+        pytest.skip("there is a Slurm here")
+    output = snakemake("--profile", str(ROOT / "slurm"), "corpus", folder=tmp_path, fails=True)
+    assert "there is no `sbatch` on this machine" in output
+    assert not (tmp_path / "results").exists()
+
+
+def test_lint_is_clean(tmp_path: Path) -> None:
+    assert "Congratulations, your workflow is in a good condition!" in snakemake("--lint", folder=tmp_path)
+
+
+def test_parsing_loads_no_torch_and_is_fast(tmp_path: Path, cpu_seconds: Callable[[], float]) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "snakemake", "--list-rules"]
+    where = ["-s", ROOT / "Snakefile", "-d", tmp_path]
+    run = subprocess.run([*command, *where], capture_output=True, text=True, check=True)
+    loaded = {
+        line.split("|")[-1].strip() for line in run.stderr.splitlines() if line.startswith("import time:")
+    }
+    assert "seqarch.workflow" in loaded
+    assert not {name for name in loaded if name.split(".")[0] in ("torch", "pyarrow", "datasets", "scipy")}
+    assert cpu_seconds() < 6
+
+
+def test_our_own_share_of_parsing_is_well_under_a_second(tmp_path: Path) -> None:
+    code = """
+import time, yaml, sys; from pathlib import Path; import snakemake.workflow, pydantic
+start = time.process_time()
+from seqarch.workflow import Plan, load
+plan = Plan(load(yaml.safe_load(open(sys.argv[1])), Path(sys.argv[2])), Path(sys.argv[2]))
+plan.export()
+print(time.process_time() - start)
+"""
+    files = [f"{ROOT}/config/slimpajama_110m.yaml", f"{ROOT}/config"]
+    runs = [
+        subprocess.run([sys.executable, "-c", code, *files], capture_output=True, text=True) for _ in range(3)
+    ]
+    assert min(float(run.stdout) for run in runs) < 1.5, runs[0].stderr
+
+
+def test_a_job_of_1024_shards_fits_on_a_command_line(tmp_path: Path) -> None:
+    """Linux allows 128 KiB for one argument, and Snakemake gives bash the whole command as one."""
+    config = read("slimpajama_110m")
+    config["corpus"]["n_shards"] = 1024
+    plan = Plan(load(config, ROOT / "config"), ROOT / "config")
+    for rule, group in itertools.product(("filter", "tokenize"), plan.groups):
+        parts = plan.paths(rule, group=group)
+        assert len(parts) == 1024
+        assert len(" ".join(parts)) + len(plan.expects(None, parts)) < 120_000
+
+
+def test_a_run_in_domain_depends_on_in_domain_text_alone() -> None:
+    config = read("slimpajama_110m")
+    plan = Plan(load(config, ROOT / "config"), ROOT / "config")
+    before = plan.spec("train")({"setting": "limited", "architecture": "gla", "seed": "0"})
+    config["corpus"]["domains"] = {**config["corpus"]["domains"], "patents": "out"}
+    after = Plan(load(config, ROOT / "config"), ROOT / "config")
+    assert after.spec("train")({"setting": "limited", "architecture": "gla", "seed": "0"}) == before
+    assert after.spec("filter")({"group": "in", "shard": "3"}) == plan.spec("filter")(
+        {"group": "in", "shard": "3"}
+    )
+    assert after.spec("filter")({"group": "out", "shard": "3"}) != plan.spec("filter")(
+        {"group": "out", "shard": "3"}
+    )
+    assert plan.in_groups() == ["in"]
