@@ -350,7 +350,7 @@ class _Positioned(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         positions = torch.arange(x.shape[1])[None]
-        return self.block(x, positions, None, positions[0], use_cache=False)
+        return self.block(x, positions, None, use_cache=False)[0]
 
 
 def _cost() -> Iterator[dict[str, Any]]:

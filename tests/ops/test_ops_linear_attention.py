@@ -168,3 +168,25 @@ def test_bad_shapes_are_named() -> None:
         linear_attention(x, x, x, x[:, :, :2])
     with pytest.raises(ValueError, match="initial_state"):
         linear_attention(x, x, x, initial_state=torch.zeros(2, 3, 4, 5))
+
+
+@pytest.mark.parametrize(
+    ("kind", "bonus"), [("none", False), ("scalar", False), ("vector", False), ("vector", True)]
+)
+def test_memory_is_bounded_by_the_chunk(kind: str, bonus: bool) -> None:
+    """What the backward keeps is linear in T, and far below one state [K, V] a step."""
+    kept = []
+    for T in (512, 1024):
+        seen: dict[int, int] = {}
+
+        def pack(x: Tensor, seen: dict[int, int] = seen) -> Tensor:
+            seen[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+            return x
+
+        tensors = inputs(kind, B=1, T=T, H=2, K=64, V=64, bonus=bonus, magnitude=0.1, dtype=torch.float32)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            o, _ = linear_attention(**tensors)
+        kept.append(sum(seen.values()))
+        o.sum().backward()
+    assert kept[1] <= 2.1 * kept[0]
+    assert kept[1] <= 1024 * 2 * 64 * 64 * 4 / 4  # a quarter of all states

@@ -50,11 +50,9 @@ def linear_attention(
     """
     _check(q, k, v, g, bonus, initial_state)
     if q.shape[1] > 1 and _choose(q, v, g, bonus, backend) == "fla":
-        if (
-            g is not None and g.dim() == 1 and g.requires_grad
-        ):  # fla takes a constant gate without its gradient
-            g = g.expand(v.shape[:3])
-        o, state = fla_adapter.linear_attention(
+        if g is not None and g.dim() == 1 and g.requires_grad:
+            g = g.expand(v.shape[:3])  # fla has no gradient for a constant gate
+        o, final = fla_adapter.linear_attention(
             q,
             k,
             v,
@@ -64,20 +62,21 @@ def linear_attention(
             initial_state=initial_state,
             segment_ids=segment_ids,
         )
-        return o, state if return_state else None
+        return o, final if return_state else None
     acc = accumulation_dtype(q, k, v, g, initial_state)
     out_dtype, scale = v.dtype, q.shape[-1] ** -0.5 if scale is None else scale
     q, k, v = q.to(acc), k.to(acc), v.to(acc)
     g, bonus, state = (None if x is None else x.to(acc) for x in (g, bonus, initial_state))
     q = q if scale == 1.0 else q * scale
     vector = g is not None and (g.dim() == 4 or g.dim() == 2)
+    S: Tensor | None
     if q.shape[1] == 1:
-        o, state = linear_attention_recurrent(q, k, v, g, bonus=bonus, scale=1.0, initial_state=state)
+        o, S = linear_attention_recurrent(q, k, v, g, bonus=bonus, scale=1.0, initial_state=state)
     elif vector or bonus is not None:
-        o, state = vector_decay(q, k, v, g, bonus, state, segment_ids, chunk_size, return_state)
+        o, S = vector_decay(q, k, v, g, bonus, state, segment_ids, chunk_size, return_state)
     else:
-        o, state = scalar_decay(q, k, v, g, state, segment_ids, chunk_size, return_state)
-    return o.to(out_dtype), state if return_state else None
+        o, S = scalar_decay(q, k, v, g, state, segment_ids, chunk_size, return_state)
+    return o.to(out_dtype), S if return_state else None
 
 
 def _choose(q: Tensor, v: Tensor, g: Tensor | None, bonus: Tensor | None, backend: str) -> str:
