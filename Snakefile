@@ -40,22 +40,23 @@ localrules:
     sources,
 
 
+rule corpus:
+    input:
+        rules.corpus_table.output,
+        plan.paths("discard_text"),
+    message:
+        "The corpus, filtered and tokenized, and what is in it."
+
+
 rule all:
     default_target: True
     input:
-        rules.corpus_table.output,
+        rules.corpus.input,
         rules.figure_corpus.output,
         rules.figure_training.output,
         rules.figure_loss_by_position.output,
         rules.figure_ood_vs_id.output,
         rules.figure_equal_loss.output if plan.compared() else [],
-
-
-rule corpus:
-    input:
-        rules.corpus_table.output,
-    message:
-        "The corpus, filtered and tokenized, and what is in it."
 
 
 rule figures:

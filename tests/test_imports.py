@@ -22,7 +22,8 @@ BELOW["analysis"] = {*BELOW["evaluation"], "evaluation"}
 BELOW["figures"] = {*BELOW["analysis"], "analysis"}
 BELOW["cli"] = {*BELOW["figures"], "figures"}
 BELOW["config"] = {*BELOW["figures"], "figures"}
-BELOW["workflow"] = {*BELOW["config"], "config"}
+BELOW["plan"] = {*BELOW["config"], "config"}
+BELOW["workflow"] = {"plan", "config"}
 
 
 def name_of(file: Path) -> str:

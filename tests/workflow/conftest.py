@@ -147,7 +147,7 @@ def label(path: str, rule: str) -> str:
         seed = next(part for part in parts if part.startswith("seed"))
         at = parts.index(seed)
         return " ".join([rule, *parts[at - 2 : at], seed.removeprefix("seed")])
-    if rule in ("filter", "tokenize", "sources", "deduplicate", "evaluation_set"):
+    if rule in ("filter", "tokenize", "sources", "deduplicate", "evaluation_set", "discard_text"):
         return f"{rule} {Path(path).stem}"
     return f"{rule} {parts[-2]}" if rule == "tokens_manifest" else rule
 

@@ -196,6 +196,16 @@ def test_the_longer_budget_of_one_architecture_trains_it_and_leaves_the_others(p
     assert project.pending() == set()
 
 
+def test_text_that_is_not_kept_is_deleted_when_it_is_tokenized(project: Any) -> None:
+    project.configure(lambda config: config["corpus"].update(keep_text=False))
+    assert project.pending() == {"discard_text prose", "discard_text code"}
+    texts = project.results / "corpora" / "words" / "text"
+    assert len(list(texts.glob("train/*/*.parquet"))) == 4
+    project.snakemake("--cores", "2")
+    assert not list(texts.glob("t*/*/*.parquet"))
+    assert project.pending() == set()
+
+
 def changes(folder: Path) -> dict[str, int]:
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".snakemake_timestamp")
     return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in files}

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from seqarch.config import load
-from seqarch.workflow import RULES, Plan
+from seqarch.plan import RULES, Plan
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATIONS = sorted(path.stem for path in (ROOT / "config").glob("*.yaml"))
@@ -58,8 +58,9 @@ def test_a_dry_run_on_an_empty_folder_plans_every_job_and_needs_no_data(
     found = counts(output)
     assert found["filter"] == found["tokenize"] == shards
     assert found["train"] == found["loss"] == runs
-    assert {rule: found[rule] for rule in RULES} == {rule: len(list(plan.jobs(rule))) for rule in RULES}
-    assert found["total"] == sum(len(list(plan.jobs(rule))) for rule in RULES) + 1
+    expected = {rule: len(list(plan.jobs(rule))) for rule in RULES}
+    assert {rule: found.get(rule, 0) for rule in RULES} == expected
+    assert found["total"] == sum(expected.values()) + 1
     assert cpu_seconds() < 10
     assert not (tmp_path / "results").exists()
 
@@ -123,7 +124,7 @@ def test_our_own_share_of_parsing_is_well_under_a_second(tmp_path: Path) -> None
     code = """
 import time, yaml, sys; from pathlib import Path; import snakemake.workflow, pydantic
 start = time.process_time()
-from seqarch.workflow import Plan, load
+from seqarch.config import load; from seqarch.plan import Plan
 plan = Plan(load(yaml.safe_load(open(sys.argv[1])), Path(sys.argv[2])), Path(sys.argv[2]))
 plan.export()
 print(time.process_time() - start)

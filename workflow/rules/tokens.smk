@@ -80,3 +80,26 @@ rule tokens_manifest:
     shell:
         "python -m seqarch.cli.tokens_manifest --spec {params.spec:q} --code {params.code}"
         " --expects {params.expects:q} --parts {input.parts:q} --tokens {params.tokens:q} > {log:q} 2>&1"
+
+
+rule discard_text:
+    input:
+        text=plan.path("deduplicate"),
+        tokens=lambda wildcards: plan.token_manifests("train", plan.groups[wildcards.group]),
+    output:
+        plan.path("discard_text"),
+    log:
+        f"{plan.corpus}/logs/discard_text/{{group}}.log",
+    conda:
+        "../../envs/seqarch.yaml"
+    params:
+        spec=plan.spec("discard_text"),
+        code=plan.code("discard_text"),
+        expects=plan.expects,
+        text=f"{plan.corpus}/text",
+    message:
+        "Delete the filtered text of {wildcards.group}, which is tokenized"
+    shell:
+        "python -m seqarch.cli.discard_text --spec {params.spec:q} --code {params.code}"
+        " --expects {params.expects:q} --text {params.text:q} --manifest {input.text:q}"
+        " --out {output:q} > {log:q} 2>&1"

@@ -1,0 +1,371 @@
+"""The jobs of a configuration, their files, and what each depends on.
+
+Nothing here loads torch, uses the network or reads data: every cluster job parses the Snakefile again. A rule
+gets three parameters, and whatever changes none of them for a job leaves that job's results standing:
+
+- `spec`: exactly the slice of the configuration that the step depends on, as canonical JSON;
+- `code`: the fingerprint of the code that the step runs (seqarch.provenance);
+- `expects`: the recipes that must have made its inputs.
+"""
+
+import itertools
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seqarch.architecture import mixer_names
+from seqarch.config import Experiment
+from seqarch.corpus.catalogue import groups, source_slice
+from seqarch.errors import SeqarchError
+from seqarch.files import canonical_json
+from seqarch.provenance import (
+    TABLE_VARIABLE,
+    entry_modules,
+    mismatch,
+    planned_fingerprint,
+    recipe,
+)
+from seqarch.training.spec import checkpoint_names
+
+RECIPE_DIGITS = 16  # of a recipe in `expects`: keeps the command line of a job with 1024 inputs short enough
+SHARDS = ("group", "shard")
+RUN = ("setting", "architecture", "seed")
+SHOWN = 10  # files named in an error
+RUN_PATH = "{setting}/{architecture}/seed{seed}"
+
+
+class Rule(NamedTuple):
+    """A rule: the wildcards of its jobs, its outputs that carry a record, and the command that makes them."""
+
+    wildcards: tuple[str, ...]
+    outputs: tuple[str, ...]
+    command: str = ""  # of seqarch.cli; the rule's own name where it is empty
+
+
+RULES = {
+    "sources": Rule(("group",), ("{corpus}/sources/{group}.json",)),
+    "filter": Rule(SHARDS, ("{corpus}/text/parts/{group}-{shard}.json",)),
+    "deduplicate": Rule(("group",), ("{corpus}/text/{group}.json",)),
+    "tokenizer": Rule((), ("{corpus}/tokenizer/manifest.json",)),
+    "tokenize": Rule(SHARDS, ("{corpus}/tokens/parts/{group}-{shard}.json",)),
+    "tokens_manifest": Rule(
+        ("domain",),
+        tuple(
+            f"{{corpus}}/tokens/{split}/{{domain}}/manifest.json" for split in ("train", "validation", "test")
+        ),
+    ),
+    "discard_text": Rule(("group",), ("{corpus}/text/discarded/{group}.json",)),
+    "corpus_table": Rule((), ("{root}/tables/corpus.parquet",)),
+    "evaluation_set": Rule(("domain",), ("{root}/evaluation/sets/{domain}.json",)),
+    "train": Rule(RUN, (f"{{root}}/runs/{RUN_PATH}/run.json", f"{{root}}/runs/{RUN_PATH}/metrics.parquet")),
+    "loss": Rule(
+        RUN,
+        tuple(
+            f"{{root}}/evaluation/loss/{RUN_PATH}/{table}.parquet"
+            for table in ("domains", "docs", "positions")
+        ),
+    ),
+    "losses_table": Rule((), ("{root}/tables/losses.parquet",), "tables"),
+    "positions_table": Rule((), ("{root}/tables/positions.parquet",), "tables"),
+    "training_table": Rule((), ("{root}/tables/training.parquet",), "tables"),
+    "unigram": Rule((), ("{root}/tables/unigram.parquet",)),
+    "equal_loss": Rule((), ("{root}/tables/equal_loss.parquet",)),
+    **{
+        f"figure_{figure}": Rule((), (f"{{root}}/figures/{figure}.json",), "figure")
+        for figure in ("corpus", "training", "ood_vs_id", "loss_by_position", "equal_loss")
+    },
+}
+
+
+class StaleOutputs(SeqarchError):
+    """Files that Snakemake has no record of do not belong to the present configuration."""
+
+
+class Plan:
+    """The jobs of one experiment. `rule` is a name of RULES; wildcards are strings, as in Snakemake."""
+
+    def __init__(self, experiment: Experiment, config_dir: Path) -> None:
+        self.experiment = experiment
+        self.config_dir = config_dir
+        self.corpus = f"results/corpora/{experiment.corpus.name}"
+        self.root = f"results/{experiment.experiment}"
+        self.run = f"{self.root}/runs/{RUN_PATH}"
+        self.loss = f"{self.root}/evaluation/loss/{RUN_PATH}"
+        self.archives = getattr(experiment.corpus.source, "archives_dir", None) or f"{self.corpus}/archives"
+        self.groups = groups(experiment.corpus)
+        self.models = {name: experiment.model_of(name) for name in experiment.architectures}
+
+    # --- jobs and files -------------------------------------------------------------------------------
+
+    @cached_property
+    def values(self) -> dict[str, list[str]]:
+        """The values of each wildcard."""
+        experiment = self.experiment
+        return {
+            "group": list(self.groups),
+            "shard": [str(shard) for shard in range(experiment.corpus.n_shards)],
+            "domain": list(experiment.corpus.domains),
+            "setting": list(experiment.train.settings),
+            "architecture": list(experiment.architectures),
+            "seed": [str(seed) for seed in experiment.train.seeds],
+        }
+
+    @property
+    def constraints(self) -> dict[str, str]:
+        """A regular expression for each wildcard: the values that there are, and nothing else."""
+        return {
+            name: "|".join(map(re.escape, values)) for name, values in self.values.items() if name != "shard"
+        }
+
+    def jobs(self, rule: str, **fixed: str) -> Iterator[dict[str, str]]:
+        """The wildcards of each job of a rule; `fixed` ones keep their value."""
+        if rule == "discard_text" and self.experiment.corpus.keep_text:
+            return
+        names = RULES[rule].wildcards
+        for combination in itertools.product(*([fixed[n]] if n in fixed else self.values[n] for n in names)):
+            yield dict(zip(names, combination, strict=True))
+
+    def path(self, rule: str, output: int = 0) -> str:
+        """The pattern of a rule's output, wildcards left open."""
+        pattern = RULES[rule].outputs[output]
+        return pattern.replace("{corpus}", self.corpus).replace("{root}", self.root)
+
+    def paths(self, rule: str, output: int = 0, **fixed: str) -> list[str]:
+        """That output of all jobs of the rule."""
+        pattern = self.path(rule, output)
+        return [pattern.format(**job) for job in self.jobs(rule, **fixed)]
+
+    def group_of(self, domain: str) -> str:
+        return next(group for group, domains in self.groups.items() if domain in domains)
+
+    def in_groups(self) -> list[str]:
+        """The groups that hold in-domain text."""
+        return list(dict.fromkeys(map(self.group_of, self.experiment.in_domains)))
+
+    def token_manifests(self, split: str, domains: Iterable[str]) -> list[str]:
+        output = ("train", "validation", "test").index(split)
+        return [self.path("tokens_manifest", output).format(domain=domain) for domain in domains]
+
+    def trained_domains(self) -> list[str]:
+        """The domains that some setting trains on."""
+        settings = self.experiment.train.settings
+        return list(dict.fromkeys(domain for name in settings for domain in self.experiment.weights(name)))
+
+    def tokenizer_inputs(self) -> list[str]:
+        """The text that the tokenizer is trained on; a pretrained one needs none."""
+        if self.experiment.tokenizer.kind == "pretrained":
+            return []
+        return [self.path("deduplicate").format(group=group) for group in self.in_groups()]
+
+    def compared(self) -> list[str]:
+        """The table of the equal-loss comparison, if the configuration compares anything."""
+        return self.paths("equal_loss") if self.experiment.studies else []
+
+    def images(self, figure: str) -> list[str]:
+        return [f"{self.root}/figures/{figure}.{ending}" for ending in self.experiment.figures.formats]
+
+    # --- what the rules say ---------------------------------------------------------------------------
+
+    def spec(self, rule: str) -> Callable[..., str]:
+        """The parameter `spec` of a rule."""
+        return lambda wildcards: canonical_json(self.slice(rule, **wildcards))
+
+    def code(self, rule: str) -> Callable[..., str]:
+        """The parameter `code` of a rule."""
+        return lambda wildcards: self.fingerprint(rule, **wildcards)
+
+    def expects(self, wildcards: Any, input: Iterable[str]) -> str:
+        """The parameter `expects` of a rule: folder -> file -> recipe, for the inputs that a rule makes."""
+        recipes: dict[str, dict[str, str]] = {}
+        for path in map(str, input):
+            if path in self.producers:
+                folder, name = os.path.split(path)
+                recipes.setdefault(folder, {})[name] = self.recipe(*self.producers[path])[:RECIPE_DIGITS]
+        return canonical_json(recipes)
+
+    @cached_property
+    def producers(self) -> dict[str, tuple[str, tuple[tuple[str, str], ...]]]:
+        """Which job makes each file that carries a record."""
+        return {
+            self.path(rule, output).format(**job): (rule, tuple(job.items()))
+            for rule, (_, outputs, _) in RULES.items()
+            for job in self.jobs(rule)
+            for output in range(len(outputs))
+        }
+
+    def recipe(self, rule: str, job: Iterable[tuple[str, str]]) -> str:
+        wildcards = dict(job)
+        command = RULES[rule].command or rule
+        return recipe(command, self.slice(rule, **wildcards), self.fingerprint(rule, **wildcards))
+
+    def fingerprint(self, rule: str, architecture: str = "", **_: str) -> str:
+        modules = self.modules(rule, architecture)
+        if modules not in self._fingerprints:
+            self._fingerprints[modules] = planned_fingerprint(modules)
+        return self._fingerprints[modules]
+
+    @cached_property
+    def _fingerprints(self) -> dict[tuple[str, ...], str]:
+        return {}
+
+    def modules(self, rule: str, architecture: str = "") -> tuple[str, ...]:
+        """Where the code of a rule's jobs starts: its command and what that loads by name."""
+        mixers = mixer_names(self.models[architecture]) if "architecture" in RULES[rule].wildcards else ()
+        figures = (
+            [f"seqarch.figures.{rule.removeprefix('figure_')}"] if RULES[rule].command == "figure" else ()
+        )
+        return entry_modules(RULES[rule].command or rule, mixers, figures)
+
+    def slice(self, rule: str, **wildcards: str) -> dict[str, Any]:
+        """What a job depends on, as plain JSON."""
+        command = RULES[rule].command
+        if command == "figure":
+            return self._figure(rule.removeprefix("figure_"))
+        return getattr(self, f"_{command or rule}")(**wildcards)
+
+    # --- slices ---------------------------------------------------------------------------------------
+
+    def _sources(self, group: str) -> dict[str, Any]:
+        return {"source": self._source(group), "group": group, "domains": self.groups[group]}
+
+    def _source(self, group: str) -> dict[str, Any]:
+        return source_slice(self.experiment.corpus, group, self.config_dir)
+
+    def _filter(self, group: str, shard: str) -> dict[str, Any]:
+        corpus = self.experiment.corpus
+        return {
+            "source": self._source(group),
+            "group": group,
+            "domains": {domain: corpus.domains[domain] for domain in self.groups[group]},
+            "filter": corpus.filter.model_dump(mode="json"),
+            "split": corpus.split.model_dump(mode="json"),
+            "n_shards": corpus.n_shards,
+            "shard": int(shard),
+        }
+
+    def _deduplicate(self, group: str) -> dict[str, Any]:
+        corpus = self.experiment.corpus
+        return {"group": group, "n_shards": corpus.n_shards, "filter": {"dedup": corpus.filter.dedup}}
+
+    def _tokenizer(self) -> dict[str, Any]:
+        tokenizer = self.experiment.tokenizer.model_dump(mode="json")
+        return {"tokenizer": tokenizer, "domains": list(self.experiment.in_domains)}
+
+    def _tokenize(self, group: str, shard: str) -> dict[str, Any]:
+        tokenizer = self.experiment.tokenizer.model_dump(mode="json")
+        return {"group": group, "shard": int(shard), "tokenizer": tokenizer, "domains": self.groups[group]}
+
+    def _tokens_manifest(self, domain: str) -> dict[str, Any]:
+        return {
+            "group": self.group_of(domain),
+            "domains": [domain],
+            "splits": ["train", "validation", "test"],
+        }
+
+    def _discard_text(self, group: str) -> dict[str, Any]:
+        return {"group": group}
+
+    def _corpus_table(self) -> dict[str, Any]:
+        return {"corpus": self.experiment.corpus.name, "domains": dict(self.experiment.corpus.domains)}
+
+    def _evaluation_set(self, domain: str) -> dict[str, Any]:
+        loss = self.experiment.evaluation.loss
+        role = self.experiment.corpus.domains[domain]
+        return {"domain": domain, "role": role, "bytes": loss.bytes_per_domain, "seed": loss.seed}
+
+    def _train(self, setting: str, architecture: str, seed: str) -> dict[str, Any]:
+        return {
+            "architecture": architecture,
+            "setting": setting,
+            "seed": int(seed),
+            "model": self.models[architecture],
+            "weights": self.experiment.weights(setting),
+            "id_domains": list(self.experiment.in_domains),
+            "train": self.experiment.train.for_run(architecture).model_dump(mode="json"),
+        }
+
+    def _loss(self, setting: str, architecture: str, seed: str) -> dict[str, Any]:
+        run = self.experiment.train.for_run(architecture)
+        return {
+            "experiment": self.experiment.experiment,
+            "setting": setting,
+            "architecture": architecture,
+            "seed": int(seed),
+            "model": self.models[architecture],
+            "train": {
+                "sequence_length": run.sequence_length,
+                "batch_tokens": run.batch_tokens,
+                "checkpoints": checkpoint_names(run),
+                "torch_threads": run.torch_threads,
+            },
+            "loss": self.experiment.evaluation.loss.model_dump(mode="json"),
+            "domains": dict(self.experiment.corpus.domains),
+        }
+
+    def _tables(self) -> dict[str, Any]:
+        return {"experiment": self.experiment.experiment}
+
+    def _equal_loss(self) -> dict[str, Any]:
+        return {
+            "studies": {
+                name: study.model_dump(mode="json") for name, study in self.experiment.studies.items()
+            },
+            "statistics": self.experiment.statistics.model_dump(mode="json"),
+            "domains": dict(self.experiment.corpus.domains),
+        }
+
+    def _unigram(self) -> dict[str, Any]:
+        return {
+            "experiment": self.experiment.experiment,
+            "settings": {name: self.experiment.weights(name) for name in self.experiment.train.settings},
+            "domains": dict(self.experiment.corpus.domains),
+        }
+
+    def _figure(self, figure: str) -> dict[str, Any]:
+        slice_ = {"figure": figure, **self.experiment.figures.model_dump(mode="json")}
+        if figure != "corpus":  # colours are chosen from all architectures
+            slice_["architectures"] = {name: mixer_names(model) for name, model in self.models.items()}
+        return slice_
+
+    # --- the process ----------------------------------------------------------------------------------
+
+    def export(self) -> None:
+        """Fix the code that is planned with, for the jobs: they may parse the Snakefile after an edit."""
+        os.environ.pop(TABLE_VARIABLE, None)
+        for rule, (wildcards, _, _) in RULES.items():
+            for architecture in self.models if "architecture" in wildcards else [""]:
+                self.fingerprint(rule, architecture)
+        table = {" ".join(modules): digest for modules, digest in sorted(self._fingerprints.items())}
+        os.environ[TABLE_VARIABLE] = json.dumps(table)
+
+    def check_unrecorded(self, has_record: Callable[[str], bool], forced: Iterable[str] = ()) -> None:
+        """Raise StaleOutputs if outputs that Snakemake has no record of were made differently.
+
+        Without records (a fresh clone beside old results) Snakemake takes whatever lies there. The outputs'
+        own records decide instead. Where Snakemake has a record, it compares, and nothing is read here.
+
+        Args:
+            has_record: whether Snakemake knows how a file was made.
+            forced: rules and files that will be made again in any case.
+        """
+        skipped, stale = set(forced), {}
+        for path, (rule, job) in self.producers.items():
+            known = {rule, path} & skipped or not os.path.exists(path) or has_record(path)
+            if not known and (problem := mismatch(Path(path), self.recipe(rule, job))):
+                stale[path] = rule, problem
+        if stale:
+            lines = [f"  {path}: {problem}" for path, (_, problem) in stale.items()]
+            if len(lines) > SHOWN:
+                lines[SHOWN:] = [f"  … and {len(lines) - SHOWN} more"]
+            rules = " ".join(dict.fromkeys(rule for rule, _ in stale.values()))
+            raise StaleOutputs(
+                "these files are not what the present configuration and code make, and Snakemake has no "
+                "record of how they were made:\n"
+                + "\n".join(lines)
+                + f"\nTo make them again: snakemake --forcerun {rules}"
+                + "\nTo keep them: go back to the configuration and the code that made them."
+            )
