@@ -1,6 +1,9 @@
 """Top-1 chunk selection in float64: the fast path against dense masks, and relations to other ops."""
 
+import importlib.util
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,10 +12,20 @@ from torch import Tensor
 
 from seqarch.ops.backend import BackendUnavailable
 from seqarch.ops.top1_chunk.grouped import make_tiles
+from seqarch.ops.top1_chunk.memory import training_bytes
 from seqarch.ops.top1_chunk.op import top1_chunk
 from seqarch.ops.top1_chunk.options import Options
 from seqarch.ops.top1_element.checks import Top1InputError
 from seqarch.ops.top1_element.op import top1_element
+
+_meter = importlib.util.spec_from_file_location(
+    "peak_memory", Path(__file__).parents[1] / "benchmarks" / "peak_memory.py"
+)
+assert _meter is not None
+assert _meter.loader is not None
+_module = importlib.util.module_from_spec(_meter)
+_meter.loader.exec_module(_module)
+PeakMemory = _module.PeakMemory
 
 B, T, H, K, C = 2, 37, 2, 8, 5
 EXACT = 1e-12
@@ -337,3 +350,29 @@ def work(T: int) -> float:
 def test_time_grows_far_less_than_the_square_of_the_length() -> None:
     work(1024)  # warm
     assert work(16384) / work(4096) < 2.6**2  # a quadratic path: 16
+
+
+def peak_bytes(function: Callable[..., Tensor], T: int) -> int:
+    """Of one forward and backward pass, beside the inputs."""
+    x = tuple(torch.randn(1, T, 4, 32, requires_grad=True) for _ in range(3))
+    with PeakMemory() as memory:
+        function(*x).sum().backward()
+    return memory.peak
+
+
+def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(*(y.transpose(1, 2) for y in (q, k, v)), is_causal=True)
+
+
+def test_memory_is_linear_in_the_length() -> None:
+    """At 8K within four times of what torch's attention needs; blocks of rows cost the same at every length."""
+    short, middle, long = (peak_bytes(lambda *x: top1_chunk(*x)[0], T) for T in (2048, 4096, 8192))
+    assert (long - middle) / (middle - short) == pytest.approx(2, rel=0.02)
+    attention = peak_bytes(causal_attention, 8192)
+    assert long <= 4 * attention
+
+
+def test_the_memory_of_a_long_training_step_on_a_gpu() -> None:
+    needed = training_bytes(1, 100_000, 12, 64, torch.bfloat16)
+    assert needed < 2.5e9  # per layer, beside its inputs
+    assert training_bytes(1, 200_000, 12, 64, torch.bfloat16) == pytest.approx(2 * needed, rel=0.01)

@@ -3,7 +3,7 @@ here.
 
 The chosen stream groups queries by the chunk they chose (stable counting sort) and cuts each group into tiles
 of equal length, so that thousands of small products become a few batched ones; a chunk's keys are read once a
-tile. Every part works through its rows in blocks of about a million scores, so that no T x T/C matrix is ever
+tile. Every part works through its rows in blocks of half a million scores, so that no T x T/C matrix is ever
 whole.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from seqarch.ops.common import accumulation_dtype
 
 Index = Tensor | slice
-BLOCK_SCORES = 1 << 20  # scores held at once: 4 MB in float32
+BLOCK_SCORES = 1 << 19  # scores held at once: 2 MB in float32
 
 
 class Attention(NamedTuple):
