@@ -275,7 +275,13 @@ class Plan:
     def _evaluation_set(self, domain: str) -> dict[str, Any]:
         loss = self.experiment.evaluation.loss
         role = self.experiment.corpus.domains[domain]
-        return {"domain": domain, "role": role, "bytes": loss.bytes_per_domain, "seed": loss.seed}
+        return {
+            "domain": domain,
+            "role": role,
+            "bytes": loss.bytes_per_domain,
+            "max_doc_bytes": loss.max_doc_bytes,
+            "seed": loss.seed,
+        }
 
     def _train(self, setting: str, architecture: str, seed: str) -> dict[str, Any]:
         return {

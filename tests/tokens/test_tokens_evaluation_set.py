@@ -21,6 +21,7 @@ from seqarch.tokens.tokenizer import Tokenizer
 def make(chain: Any, out: Path, train: bool = True, manifest: Path | None = None, **change: Any) -> int:
     spec = {"domain": "news", "role": "in", "bytes": 3000, "seed": 0} | change
     arguments = ["--manifest", manifest or chain.manifest("test", spec["domain"]), "--out", out]
+    arguments += ["--tokenizer", chain.tokenizer]
     arguments += ["--train-manifest", chain.manifest("train", spec["domain"])] if train else []
     return evaluation_set.main(["--spec", json.dumps(spec), *map(str, arguments)])
 
@@ -57,6 +58,25 @@ def test_the_budget_is_reached_by_the_last_document(made: Path) -> None:
     found = EvaluationSet(made)
     assert found.n_bytes >= 3000 > found.n_bytes - found[len(found) - 1].n_bytes
     assert found.low_n == (found.n_docs < 30)
+
+
+def test_long_documents_are_cut_at_a_character(chain: Any, made: Path, texts: Any, tmp_path: Path) -> None:
+    """More documents in the same bytes; what is scored is the beginning of each text, for any tokenizer."""
+    cap = 37
+    assert make(chain, tmp_path / "news.json", train=False, bytes=600, max_doc_bytes=cap) == 0
+    found, tokenizer = EvaluationSet(tmp_path / "news.json"), Tokenizer.load(chain.tokenizer)
+    known = [text for shard in range(2) for text in texts["test", "news", shard]]
+    assert [d.doc_id for d in found][:3] == [d.doc_id for d in EvaluationSet(made)][:3]
+    cut = 0
+    for document in found:
+        text = tokenizer.decode(document.ids.astype(np.uint16))
+        assert any(whole.startswith(text) for whole in known)
+        assert document.n_bytes == len(text.encode())
+        assert document.n_bytes <= cap
+        assert document.roundtrip_ok
+        cut += document.n_bytes > cap - 4
+    assert cut > 5
+    assert found.n_bytes == sum(document.n_bytes for document in found)
 
 
 def test_choosing_is_the_beginning_of_a_fixed_order() -> None:

@@ -5,6 +5,7 @@ rule evaluation_set:
     input:
         test=plan.path("tokens_manifest", 2),
         train=plan.path("tokens_manifest", 0),  # no document may be in both
+        tokenizer=plan.path("tokenizer"),
     output:
         set=plan.path("evaluation_set"),
     log:
@@ -20,7 +21,7 @@ rule evaluation_set:
     shell:
         "python -m seqarch.cli.evaluation_set --spec {params.spec:q} --code {params.code}"
         " --expects {params.expects:q} --manifest {input.test:q} --train-manifest {input.train:q}"
-        " --out {output.set:q} > {log:q} 2>&1"
+        " --tokenizer {input.tokenizer:q} --out {output.set:q} > {log:q} 2>&1"
 
 
 rule loss:

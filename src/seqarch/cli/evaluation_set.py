@@ -16,6 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--train-manifest", type=Path, help="of its training tokens: to check that no document is in both"
     )
+    parser.add_argument("--tokenizer", type=Path, required=True, help="manifest of the tokenizer of both")
     parser.add_argument(
         "--out", type=Path, required=True, help="<domain>.json; .bin and .docs.parquet go beside it"
     )
@@ -24,9 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> None:
     spec = parse(EvaluationSetStep, args.spec)
-    inputs = {"test": args.manifest} | ({"train": args.train_manifest} if args.train_manifest else {})
-    provenance = record("evaluation_set", args.spec, args.code, inputs, ["pyarrow"])
-    build(spec, args.manifest, args.train_manifest, args.out, provenance)
+    inputs = {"test": args.manifest, "tokenizer": args.tokenizer}
+    inputs |= {"train": args.train_manifest} if args.train_manifest else {}
+    provenance = record("evaluation_set", args.spec, args.code, inputs, ["pyarrow", "tokenizers"])
+    build(spec, args.manifest, args.train_manifest, args.tokenizer, args.out, provenance)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ class LossSpec(Spec):
     """`evaluation.loss`: which checkpoints are scored, on how much text, in which windows."""
 
     bytes_per_domain: Annotated[int, Field(gt=0)]  # UTF-8 bytes of each domain's fixed document set
+    max_doc_bytes: Annotated[int, Field(ge=4)] | None = None  # longer documents are cut: more of them fit
     seed: int = 0  # draws the document sets
     checkpoints: Annotated[tuple[Kind, ...], Field(min_length=1)] = ("annealed",)
     window_mode: Literal["disjoint", "sliding"] = "disjoint"

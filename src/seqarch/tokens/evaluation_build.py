@@ -10,12 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pydantic import Field
 
 from seqarch.files import atomic_path, sha256_file, write_json, write_parquet
 from seqarch.schema import Spec
 from seqarch.tokens.evaluation_set import LOW_N, EvaluationSetError, set_sha256
 from seqarch.tokens.store import DTYPES, TokenFile, TokenSet
+from seqarch.tokens.tokenizer import Tokenizer
 
 Place = tuple[int, int]  # a file of the token set, a document in it
 
@@ -38,11 +40,17 @@ class EvaluationSetStep(Spec):
     domain: str
     role: Literal["in", "out"]
     bytes: int = Field(gt=0)  # budget, UTF-8
+    max_doc_bytes: int | None = Field(None, ge=4)  # longer documents are cut at a character; null: none is
     seed: int = 0
 
 
 def build(
-    spec: EvaluationSetStep, test: Path, train: Path | None, out: Path, provenance: Mapping[str, Any]
+    spec: EvaluationSetStep,
+    test: Path,
+    train: Path | None,
+    tokenizer: Path,
+    out: Path,
+    provenance: Mapping[str, Any],
 ) -> None:
     """Write `out` (.json) and, beside it, `<stem>.bin` and `<stem>.docs.parquet`.
 
@@ -53,6 +61,7 @@ def build(
     Args:
         test: manifest of the domain's test tokens.
         train: manifest of its training tokens: no document may be among them.
+        tokenizer: manifest of the tokenizer that made the tokens; it encodes what is left of cut documents.
 
     Raises:
         EvaluationSetError: the domain has no test documents, a manifest is another domain's or split's, or a
@@ -60,7 +69,7 @@ def build(
     """
     tokens = TokenSet(test)
     _expect(tokens, spec.domain, "test")
-    places = choose(_documents(tokens), spec.bytes, spec.seed)
+    places = choose(_documents(tokens, spec.max_doc_bytes), spec.bytes, spec.seed)
     if not places:
         raise EvaluationSetError(
             f"domain {spec.domain!r} has no test documents: give it more text, or raise corpus.split.test"
@@ -69,6 +78,8 @@ def build(
     if train is not None:
         check_overlap({row["text_sha256"] for row in chosen}, train, spec.domain)
     ids = [_ids(tokens.files[number], index) for number, index in places]
+    if spec.max_doc_bytes is not None:
+        ids = _cut(chosen, ids, spec.max_doc_bytes, _tokenizer(tokenizer, tokens))
     lengths = np.array([len(each) for each in ids], dtype=np.int64)
     table = pa.table(
         {key: [row[key] for row in chosen] for key in DOC_COLUMNS}
@@ -89,6 +100,7 @@ def build(
         "n_roundtrip_fail": sum(not row["roundtrip_ok"] for row in chosen),
         "low_n": len(chosen) < LOW_N,
         "bytes_asked": spec.bytes,
+        "max_doc_bytes": spec.max_doc_bytes,
         "train_overlap_checked": train is not None,
         "dtype": next(name for name, dtype in DTYPES.items() if dtype == tokens.dtype),
         "vocab_size": tokens.vocab_size,
@@ -145,11 +157,14 @@ def _expect(tokens: TokenSet, domain: str, split: str) -> None:
         )
 
 
-def _documents(tokens: TokenSet) -> Iterator[tuple[str, int, Place]]:
+def _documents(tokens: TokenSet, cap: int | None) -> Iterator[tuple[str, int, Place]]:
     for number, file in enumerate(tokens.files):
         table = pq.read_table(_docs(file), columns=["text_sha256", "n_bytes"])
         rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
-        yield from ((digest, size, (number, index)) for index, (digest, size) in enumerate(rows))
+        yield from (
+            (digest, size if cap is None else min(size, cap), (number, index))
+            for index, (digest, size) in enumerate(rows)
+        )
 
 
 def _rows(tokens: TokenSet, places: list[Place]) -> list[dict[str, Any]]:
@@ -171,3 +186,31 @@ def _ids(file: TokenFile, index: int) -> Any:
     """The document's ids without its BOS."""
     start, end = file.offsets[index : index + 2]
     return file.ids[start + 1 : end]
+
+
+def _tokenizer(manifest: Path, tokens: TokenSet) -> Tokenizer:
+    tokenizer = Tokenizer.load(manifest)
+    if tokenizer.sha256 != tokens.tokenizer_sha256:
+        raise EvaluationSetError(
+            f"{manifest} is not the tokenizer of {tokens.path}: expected sha256 {tokens.tokenizer_sha256}, "
+            f"found {tokenizer.sha256}"
+        )
+    return tokenizer
+
+
+def _cut(
+    rows: list[dict[str, Any]], ids: list[NDArray[Any]], cap: int, tokenizer: Tokenizer
+) -> list[NDArray[Any]]:
+    """The ids of the first `cap` bytes of each document, to a whole character; their sizes go into `rows`.
+
+    The text is cut and encoded anew, not its tokens: the bytes that are scored depend on no tokenizer.
+    """
+    long = [number for number, row in enumerate(rows) if row["n_bytes"] > cap]
+    texts = [tokenizer.decode(ids[number]).encode()[:cap].decode(errors="ignore") for number in long]
+    result = list(ids)
+    for number, text, short in zip(long, texts, tokenizer.encode_batch(texts), strict=True):
+        result[number] = short
+        data = text.encode()
+        rows[number]["n_bytes"] = len(data)
+        rows[number]["roundtrip_ok"] = rows[number]["roundtrip_ok"] and tokenizer.roundtrip(data, short)
+    return result
