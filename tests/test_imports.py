@@ -106,7 +106,8 @@ def test_only_what_the_workflow_knows_of_is_imported_by_name() -> None:
             called = node.func if isinstance(node, ast.Call) else None
             if getattr(called, "attr", getattr(called, "id", "")) in DYNAMIC:
                 dynamic.add(name)
-    assert dynamic <= {"seqarch.mixers.registry", "seqarch.cli.figure"}
+    third_party = {"seqarch.ops.fla_adapter"}  # loads parts of another library, not of this package
+    assert dynamic - third_party <= {"seqarch.mixers.registry", "seqarch.cli.figure"}
 
 
 @pytest.mark.parametrize(
