@@ -17,7 +17,6 @@ from seqarch.ops.delta_rule.op import delta_rule
 from seqarch.ops.diag_scan.op import diag_scan
 from seqarch.ops.dplr_rule.op import dplr_rule
 from seqarch.ops.selective_scan.op import selective_scan
-from seqarch.ops.selective_scan.reference import selective_scan_recurrent
 
 SMALL = (8, 128, 2, 32, 32)  # B, T, H, K, V
 LONG = (1, 1024, 4, 64, 64)
@@ -68,12 +67,16 @@ def _small() -> Iterator[dict[str, Any]]:
     from fla.ops.delta_rule.naive import delta_rule_chunkwise
     from fla.ops.generalized_delta_rule.dplr.naive import dplr_chunkwise
     from fla.ops.hgrn.naive import naive_recurrent_hgrn
+    from transformers.models.mamba.modeling_mamba import mamba_selective_scan
     from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule
 
     chunk_gated = inspect.unwrap(torch_chunk_gated_delta_rule)  # the name dispatches to fla's GPU kernel
     q, k, v, beta, g, a, b, w = _heads(*SMALL)
     u, delta, A, B, C = _channels(*SMALL[:2])
     decay = torch.sigmoid(delta).detach().requires_grad_()
+
+    def mamba(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
+        return _output(inspect.unwrap(mamba_selective_scan))(u.mT, delta.mT, A, B.mT, C.mT).mT
 
     def head_first(function: Call) -> Call:
         return lambda *xs: function(*(x.transpose(1, 2) for x in xs))[0].transpose(1, 2)
@@ -101,7 +104,7 @@ def _small() -> Iterator[dict[str, Any]]:
             lambda a, x: naive_recurrent_hgrn(x, a.log()),
             [decay, u],
         ),
-        ("selective_scan", selective_scan, "step by step", selective_scan_recurrent, [u, delta, A, B, C]),
+        ("selective_scan", selective_scan, "transformers mamba_selective_scan", mamba, [u, delta, A, B, C]),
     ]
     for name, ours, peer_name, peer, inputs in cases:
         calls = [train_step(_output(function), inputs) for function in (ours, peer)]

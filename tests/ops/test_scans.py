@@ -1,6 +1,7 @@
 """The elementwise scan and the selective scan: chunks against the recurrence, in every regime."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -226,3 +227,26 @@ def test_wrong_shapes_are_refused() -> None:
         chunked(y | {"initial_state": y["initial_state"][:, :2]})
     with pytest.raises(ValueError, match="of one shape"):
         chunked(y | {"a": y["a"][:, :2]})
+
+
+def poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uninitialised memory reads as NaN: whatever is not written shows."""
+    for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
+        original = getattr(owner, name)
+
+        def poisoned(*args: Any, original: Callable[..., Tensor] = original, **options: Any) -> Tensor:
+            return original(*args, **options).fill_(torch.nan)
+
+        monkeypatch.setattr(owner, name, poisoned)
+
+
+@pytest.mark.parametrize("scan", SCANS)
+@pytest.mark.parametrize("T", [1, 16, 45])
+def test_all_memory_is_written(scan: str, T: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = make(scan, 2, T, 5)
+    wanted = chunked(x)
+    wanted_gradients = gradients(wanted, x)
+    poison(monkeypatch)
+    got = chunked(x)
+    assert_same(got, wanted, 0.0)
+    assert_same(gradients(got, x), wanted_gradients, 0.0)
