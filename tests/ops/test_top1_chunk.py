@@ -365,7 +365,7 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def test_memory_is_linear_in_the_length() -> None:
-    """At 8K within four times of what torch's attention needs; blocks of rows cost the same at every length."""
+    """At 8K within four times of torch's attention; a block of rows costs the same at any length."""
     short, middle, long = (peak_bytes(lambda *x: top1_chunk(*x)[0], T) for T in (2048, 4096, 8192))
     assert (long - middle) / (middle - short) == pytest.approx(2, rel=0.02)
     attention = peak_bytes(causal_attention, 8192)

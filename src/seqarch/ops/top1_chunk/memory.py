@@ -8,9 +8,9 @@ def training_bytes(B: int, T: int, H: int, D: int, dtype: torch.dtype, chunk_siz
 
     Per token and head, with e bytes an element, beside q, k, v and dO:
 
-        saved for the backward pass   o (e D); log-sum-exps and rp (4 bytes each); chosen chunk, twice (8 each)
-        backward pass                 dO o in float32 and its factors (8 D); dq in float32 (4 D); dq, dk, dv of
-                                      the attention, dq, dk of the router and their sums (7 e D); schedule (56)
+        saved for the backward pass  o (e D); log-sum-exps and rp (4 bytes each); chosen chunk, twice (8 each)
+        backward pass                dO o in float32 and its factors (8 D); dq in float32 (4 D); dq, dk, dv of
+                                     the attention, dq, dk of the router and their sums (7 e D); schedule (56)
 
     and per chunk and head its summary and the gradient of it (2 e D). For T = 100 000, H = 12, D = 64 in
     bfloat16 that is 2.3 GB, where float32 scores by chunk alone would take 3.8 GB, and by key 480 GB.
