@@ -42,7 +42,12 @@ def to_chunks(x: Tensor, chunk_size: int) -> Tensor:
 
 def from_chunks(x: Tensor, length: int) -> Tensor:
     """[B, H, N, C, V] -> [B, T, H, V]."""
-    return x.flatten(2, 3)[:, :, :length].transpose(1, 2)
+    return shortened(x.flatten(2, 3).transpose(1, 2), length)
+
+
+def shortened(x: Tensor, length: int) -> Tensor:
+    """x[:, :length]; x itself where nothing is cut, because the backward of a slice fills a new tensor."""
+    return x if x.shape[1] == length else x[:, :length]
 
 
 def pick_chunk_size(length: int, preferred: int = 64, single_up_to: int = 128) -> int:

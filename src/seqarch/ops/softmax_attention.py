@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from seqarch.ops import backend as backends
+from seqarch.ops.common import shortened
 from seqarch.ops.segments import in_last_document
 
 
@@ -147,7 +148,7 @@ def _blocks(q: Tensor, k: Tensor, v: Tensor, scale: float, w: int, segment_ids: 
         scale=scale,
         mask=visible.reshape(B * N, 1, w, 2 * w),
     )
-    return o.unflatten(0, (B, N)).flatten(1, 2)[:, :T]
+    return shortened(o.unflatten(0, (B, N)).flatten(1, 2), T)
 
 
 def _next_state(

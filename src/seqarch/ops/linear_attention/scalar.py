@@ -17,7 +17,7 @@ as short as that takes, and below 16 steps the exact form is used, which keeps e
 import torch
 from torch import Tensor
 
-from seqarch.ops.common import clamped_exp, from_chunks, pad_time, pick_chunk_size, to_chunks
+from seqarch.ops.common import clamped_exp, from_chunks, pad_time, pick_chunk_size, shortened, to_chunks
 from seqarch.ops.linear_attention.parts import carry, causal_product, masked, over_time
 from seqarch.ops.segments import ChunkMasks, chunk_masks
 
@@ -120,7 +120,7 @@ def _in_time(G: Tensor, T: int) -> Tensor:
     G = G.flatten(1, 2)
     if G.shape[1] < T:
         G = G.repeat(1, T // G.shape[1], 1)
-    return G[:, :T].unsqueeze(-1)
+    return shortened(G, T).unsqueeze(-1)
 
 
 def _exact(
