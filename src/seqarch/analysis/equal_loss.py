@@ -84,7 +84,7 @@ def equal_loss(docs: pd.DataFrame, studies: Mapping[str, StudySpec], spec: Stati
 
 
 def _study_rows(curves: CurveSet, study: StudySpec, spec: StatisticsSpec) -> list[dict]:
-    phase = _phase(curves, spec)
+    phase = phase_label(curves, spec)
     once = compare(curves, study, spec, curves.once())
     many = {domain: draws(domain, len(n), spec.seed, spec.bootstrap) for domain, n in curves.n_tokens.items()}
     bootstrap = compare(curves, study, spec, many)
@@ -96,7 +96,7 @@ def _study_rows(curves: CurveSet, study: StudySpec, spec: StatisticsSpec) -> lis
     return rows
 
 
-def _phase(curves: CurveSet, spec: StatisticsSpec) -> str:
+def phase_label(curves: CurveSet, spec: StatisticsSpec) -> str:
     """The phase of all points. Mid-cosine checkpoints, or several phases together, are exploratory."""
     phases = sorted({phase for curve in curves.curves.values() for phase in curve.phases})
     if len(phases) > 1 and not spec.exploratory:
@@ -170,7 +170,7 @@ def _at(x0: Floats, lines: Sequence[tuple[Floats, Floats, np.ndarray]], spec: St
 def _rows(curves: CurveSet, once: Comparison, many: Comparison, spec: StatisticsSpec) -> list[dict]:
     """The rows of one architecture; `p_holm` and `verdict` follow when all architectures are known."""
     rows = []
-    means = _resampled(many.delta, spec)  # [T, B, G]
+    means = resampled(many.delta, spec)  # [T, B, G]
     for t, target in enumerate(curves.targets()):
         outside = curves.domains("ood") if target == MACRO_OOD else [target]
         n_docs = min(len(curves.n_tokens[domain]) for domain in [*curves.domains("id"), *outside])
@@ -207,7 +207,7 @@ def _no_overlap(once: Comparison, spec: StatisticsSpec) -> str:
     return f"x0 = {spec.x0} lies outside the common range of in-domain losses"
 
 
-def _resampled(delta: Floats, spec: StatisticsSpec) -> Floats:
+def resampled(delta: Floats, spec: StatisticsSpec) -> Floats:
     """Means over seeds drawn with replacement, in each replicate: [T, B, S, G] -> [T, B, G]."""
     _, replicates, n_seeds, _ = delta.shape
     counts = draws("seeds", n_seeds, spec.seed, replicates)

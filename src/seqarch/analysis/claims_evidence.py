@@ -1,0 +1,184 @@
+"""What a run says about one pair of entries: one number a seed, and how far it would move if repeated."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from seqarch.analysis.curves import MACRO_OOD, curve_set, with_roles
+from seqarch.analysis.equal_loss import compare, phase_label, primary, resampled
+from seqarch.analysis.errors import ComparisonError
+from seqarch.analysis.interpolate import Floats
+from seqarch.analysis.intervals import Estimate, over_seeds, over_seeds_and_documents, wider
+from seqarch.analysis.spec import StatisticsSpec, StudySpec
+from seqarch.evaluation.bootstrap import draws
+
+MIDDLE = (40.0, 60.0)  # depths in percent, inclusive
+ENDS = (10.0, 90.0)  # up to, and from
+SCORE_COLUMNS = ("arch", "seed", "setting", "task", "length", "score")
+
+
+class NotRun(ComparisonError):
+    """The run lacks what a claim speaks of."""
+
+
+@dataclass(frozen=True)
+class Deltas:
+    """Out-of-domain loss of an entry minus its reference's at the primary x0 of their common range."""
+
+    seeds: tuple[int, ...]
+    targets: tuple[str, ...]  # each out-of-domain set, then their mean
+    once: Floats  # [T, S]; NaN without overlap
+    drawn: Floats  # [T, B, S], documents drawn anew
+    n_docs: tuple[int, ...]  # [T] documents of the smallest set involved
+    x0: float
+    length: int
+    phase: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One effect: a value for each seed, and, from losses, bootstrap means over seeds and documents [B]."""
+
+    values: Mapping[int, float]
+    replicates: Floats | None = None
+    n_docs: int = 0
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(list(self.values.values())))
+
+    def estimate(self, confidence: float) -> Estimate:
+        """The wider of the errors over seeds, and over seeds and documents; none with one seed."""
+        seeds = over_seeds(np.array(list(self.values.values())))
+        if self.replicates is None or len(self.values) < 2:
+            return seeds
+        return wider(seeds, over_seeds_and_documents(seeds.mean, self.replicates, self.n_docs), confidence)
+
+
+class Losses:
+    """The document losses of a run, compared pair by pair; each comparison is made once."""
+
+    def __init__(self, docs: pd.DataFrame, roles: Mapping[str, str], spec: StatisticsSpec) -> None:
+        """`roles`: domain -> in | out, as configured."""
+        self.roles = roles
+        self.spec = spec
+        self._parts = dict(list(docs.groupby(["setting", "arch"], sort=False)))
+        self._made: dict[tuple, Deltas] = {}
+
+    def outside(self, named: Sequence[str]) -> tuple[str, ...]:
+        """The out-of-domain sets that a claim is tested on: those it names, else all."""
+        every = tuple(domain for domain, role in self.roles.items() if role == "out")
+        return tuple(domain for domain in named if domain in every) or every
+
+    def deltas(self, arch: str, ref: str, setting: str, outside: tuple[str, ...]) -> Deltas:
+        """Raises ComparisonError where rows are missing or cannot be compared."""
+        key = (arch, ref, setting, outside)
+        if key not in self._made:
+            self._made[key] = self._deltas(*key)
+        return self._made[key]
+
+    def _deltas(self, arch: str, ref: str, setting: str, outside: tuple[str, ...]) -> Deltas:
+        for name in (arch, ref):
+            if (setting, name) not in self._parts:
+                raise NotRun(f"no losses of {name} trained on the setting {setting!r}")
+        docs = pd.concat([self._parts[setting, name] for name in (arch, ref)], ignore_index=True)
+        docs = docs[docs["phase"].isin(self.spec.phases)]
+        roles = {domain: role for domain, role in self.roles.items() if role == "in" or domain in outside}
+        docs = with_roles(docs, roles)
+        if missing := sorted(set(roles) - set(docs["domain"])):
+            raise NotRun(
+                f"no losses of {', '.join(missing)} at checkpoints in phase {list(self.spec.phases)}"
+            )
+        length = int(docs["length"].min())
+        curves = curve_set(docs[docs["length"] == length], (arch, ref))
+        study = StudySpec(reference=ref, compare=(arch,))
+        many = {
+            domain: draws(domain, len(n), self.spec.seed, self.spec.bootstrap)
+            for domain, n in curves.n_tokens.items()
+        }
+        once = compare(curves, study, self.spec, curves.once())[arch]
+        drawn = compare(curves, study, self.spec, many)[arch]
+        at = primary(self.spec)
+        inside = [len(curves.n_tokens[domain]) for domain in curves.domains("id")]
+        sizes = [len(curves.n_tokens[domain]) for domain in curves.domains("ood")]
+        return Deltas(
+            seeds=once.seeds,
+            targets=tuple(curves.targets()),
+            once=once.delta[:, 0, :, at],
+            drawn=drawn.delta[:, :, :, at],
+            n_docs=tuple(min(*inside, n) for n in [*sizes, min(sizes)]),
+            x0=float(once.x0[0, at]),
+            length=length,
+            phase=phase_label(curves, self.spec),
+        )
+
+
+def difference(deltas: Deltas, spec: StatisticsSpec, target: str = MACRO_OOD) -> Evidence:
+    """The difference on one target; on the mean of the out-of-domain sets by default."""
+    at = deltas.targets.index(target)
+    means = resampled(deltas.drawn[[at], :, :, None], spec)[0, :, 0]
+    return Evidence(dict(zip(deltas.seeds, deltas.once[at], strict=True)), means, deltas.n_docs[at])
+
+
+def interaction(here: Deltas, there: Deltas, spec: StatisticsSpec, target: str = MACRO_OOD) -> Evidence:
+    """The difference in one setting minus that in another: the same seeds and the same drawn documents."""
+    seeds = tuple(seed for seed in here.seeds if seed in there.seeds)
+    if not seeds:
+        raise ComparisonError("the two settings share no seed: train both with the same seeds")
+    once, drawn = [], []
+    for each in (here, there):
+        at, chosen = each.targets.index(target), [each.seeds.index(seed) for seed in seeds]
+        once.append(each.once[at, chosen])
+        drawn.append(each.drawn[at][:, chosen])
+    means = resampled((drawn[0] - drawn[1])[None, :, :, None], spec)[0, :, 0]
+    n_docs = min(each.n_docs[each.targets.index(target)] for each in (here, there))
+    return Evidence(dict(zip(seeds, once[0] - once[1], strict=True)), means, n_docs)
+
+
+# --- scores -------------------------------------------------------------------------------------------
+
+
+def score_contrast(
+    scores: pd.DataFrame | None, measure: str, arch: str, setting: str | None, tasks: Sequence[str]
+) -> Evidence:
+    """Of one entry, for each seed: its mean score beyond the training length minus that up to it
+    (`beyond_training_length`), or in the middle minus at the ends (`middle`). Each row counts alike.
+
+    Raises NotRun for missing rows and columns, ComparisonError for rows of several settings.
+    """
+    needed = [*SCORE_COLUMNS, "train_length" if measure == "beyond_training_length" else "depth"]
+    if scores is None or (absent := [name for name in needed if name not in scores]):
+        what = "no table of scores was given" if scores is None else f"the scores lack {', '.join(absent)}"
+        raise NotRun(f"{what}: run the long-context evaluation")
+    rows = scores[(scores["arch"] == arch) & scores["score"].notna()]
+    if setting is not None:
+        rows = rows[rows["setting"] == setting]
+    if tasks:
+        rows = rows[rows["task"].isin(tasks)]
+    if rows["setting"].nunique() > 1:
+        raise ComparisonError(f"scores of {arch} in several settings: name one in the claim")
+    first, second = _contrasted(rows, measure)
+    values = first.groupby("seed")["score"].mean() - second.groupby("seed")["score"].mean()
+    values = values.dropna()
+    if values.empty:
+        raise NotRun(f"no scores of {arch} on both sides of {measure}")
+    seeds = values.index.to_numpy(dtype=np.int64)
+    return Evidence(dict(zip(seeds.tolist(), values.to_numpy().tolist(), strict=True)))
+
+
+def _contrasted(rows: pd.DataFrame, measure: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    if measure == "beyond_training_length":
+        beyond = rows["length"] > rows["train_length"]
+        return rows[beyond], rows[~beyond & rows["train_length"].notna()]
+    depth = rows["depth"]
+    return rows[depth.between(*MIDDLE)], rows[(depth <= ENDS[0]) | (depth >= ENDS[1])]
+
+
+def minus(a: Evidence, b: Evidence) -> Evidence:
+    """The difference of two entries' values, paired by seed."""
+    seeds = [seed for seed in a.values if seed in b.values]
+    if not seeds:
+        raise ComparisonError("the two entries share no seed: evaluate both with the same seeds")
+    return Evidence({seed: a.values[seed] - b.values[seed] for seed in seeds})
