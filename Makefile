@@ -2,7 +2,7 @@
 #   make demo     the whole chain on a small corpus: results/demo
 #   make report   the demo as one HTML page
 #   make test     the tests; make torture: the long and hostile ones; make lint
-#   make bench    results/bench/summary.csv, on a quiet machine
+#   make bench    results/bench/summary.csv, on a quiet machine; make bench-gpu: on one with a GPU
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --rerun-incomplete --show-failed-logs
 
-.PHONY: demo report test torture lint bench
+.PHONY: demo report test torture lint bench bench-gpu
 
 demo: $(READY)
 	$(SNAKEMAKE)
@@ -35,6 +35,9 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python tests/benchmarks/run.py
+
+bench-gpu: $(READY)
+	$(BIN)/python tests/gpu/bench_top1.py
 
 $(READY): pyproject.toml envs/constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 …")'

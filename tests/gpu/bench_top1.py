@@ -4,8 +4,8 @@
 
 Ours beside torch's flash attention, fla's attention, fla's mixture of block attention and Mamba-2's
 recurrence (fla). Forward, and forward + backward, bfloat16, B = 1, H = 12, D = 64 (the 110M scale). Runs
-unattended in some minutes and writes each row as it comes: results/bench/top1_gpu.csv, and what it ran on
-beside it in .json.
+unattended in some minutes and writes each row as it comes: results/bench/gpu/top1.csv (at the end .parquet,
+for the figure `speed`), and what it ran on beside it in .json.
 """
 
 import argparse
@@ -18,12 +18,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
+import pyarrow as pa
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from seqarch.files import write_json
+from seqarch.files import write_json, write_parquet
 from seqarch.ops.top1_chunk.op import top1_chunk
 from seqarch.ops.top1_chunk.options import Options
 from seqarch.ops.top1_element.op import top1_element
@@ -126,7 +128,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "bench" / "top1_gpu.csv")
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "bench" / "gpu" / "top1.csv")
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument(
         "--unchecked", action="store_true", help="time although the correctness suite was not run"
@@ -139,7 +141,8 @@ def main(argv: list[str] | None = None) -> int:
         print("error: the correctness suite is red; nothing is timed", file=sys.stderr)
         return 1
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(args.out.with_suffix(".json"), surroundings())
+    about = surroundings()
+    write_json(args.out.with_suffix(".json"), about)
     with open(args.out, "w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
@@ -147,6 +150,8 @@ def main(argv: list[str] | None = None) -> int:
             writer.writerow(row)
             file.flush()
             show(row)
+    table = pd.read_csv(args.out)
+    write_parquet(args.out.with_suffix(".parquet"), pa.Table.from_pandas(table, preserve_index=False), about)
     print(f"wrote {args.out}")
     return 0
 
@@ -175,7 +180,7 @@ def surroundings() -> dict[str, Any]:
 
 
 def rows(lengths: list[int]) -> Iterator[dict[str, Any]]:
-    """Every contender at every length; one that can't run gives a row that says why, and its longer ones too."""
+    """Every contender at every length; one that can't run gives a row that says why."""
     device = torch.cuda.get_device_name()
     peak = next((value for name, value in PEAK_TFLOPS.items() if name in device), None)
     for name, contender in CONTENDERS.items():
