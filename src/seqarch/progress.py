@@ -6,7 +6,14 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 
 class Advance(Protocol):
@@ -15,7 +22,8 @@ class Advance(Protocol):
 
 @contextmanager
 def progress(title: str, total: int | None = None) -> Iterator[Advance]:
-    """`with progress("train", 100) as advance: advance(1, "loss 3.2")`; a no-op unless stderr is a terminal."""
+    """`with progress("train", 100) as advance: advance(1, "loss 3.2")`; does nothing unless stderr is
+    a terminal."""
     if not sys.stderr.isatty():
         yield lambda steps=1, status="": None
         return

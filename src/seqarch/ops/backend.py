@@ -25,8 +25,7 @@ def choose(op: str, q: Tensor, *, backend: str = "auto", candidates: Candidates 
         q: one of its inputs, for the device.
         backend: "auto", or a backend by name, which raises BackendUnavailable with the reason if it can't.
         candidates: what the op has beside its reference, best first: name -> the reason why it can't serve
-            this
-            call, or None.
+            this call, or None.
 
     Returns: "reference" or the name of a candidate.
     """
@@ -34,7 +33,7 @@ def choose(op: str, q: Tensor, *, backend: str = "auto", candidates: Candidates 
     if backend == "reference" or (backend == "auto" and q.device.type == "cpu"):
         return "reference"
     if backend == "auto":
-        reasons = []
+        reasons: list[str] = []
         for name, unsupported in candidates.items():
             reason = unsupported()
             if reason is None:
