@@ -1,0 +1,214 @@
+"""The encoding call of long-context prompts, and exact token counts without encoding each prompt anew.
+
+A prompt is a list of pieces. With a byte-level BPE whose words are split off by GPT-2's expression (also
+GPT-NeoX, OPT and the tokenizers trained here), every single space between two printable ASCII characters
+starts a new word: no alternative of
+
+    's|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+
+
+has a space but at its start or in a run of white space. Tokens never cross words, so the count of a text is
+the sum over its parts between such spaces, and parts that were seen before need not be encoded again. For any
+other tokenizer the whole prompt is encoded, every time.
+"""
+
+import json
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tokenizers import Tokenizer as Library
+
+from seqarch.evaluation.ruler.errors import ResourceError, RulerError
+from seqarch.evaluation.ruler.spec import SpecialTokens
+from seqarch.files import sha256_text
+from seqarch.tokens.tokenizer import Tokenizer
+
+CACHE_ENTRIES = 200_000  # some 40 MB; cleared when full
+PRINTABLE = frozenset(map(chr, range(0x21, 0x7F)))
+_CUT = re.compile(r"(?<=[!-~]) (?=[!-~])")
+
+
+class _Parts(NamedTuple):
+    """A piece, cut at its first and its last safe space."""
+
+    head: str
+    body: str
+    tail: str | None  # None: no safe space inside, all is head
+    opens: bool  # begins with a space and a printable character
+
+
+class PromptEncoder:
+    """Text to the ids that a model is given.
+
+    Args:
+        library: a tokenizer; it is switched to read special tokens' text as characters.
+        special_tokens: `bos` puts `bos_id` first, `template` what the tokenizer's own template puts first.
+        bos_id: for `bos`.
+        sha256: of the tokenizer's file; of its JSON if not given.
+
+    Attributes:
+        n_special: ids before the text's own.
+        special_texts: the special tokens' spellings; no prompt may contain one.
+
+    Raises:
+        RulerError: `bos` without an id, or a template that adds ids after the text.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        special_tokens: SpecialTokens,
+        bos_id: int | None = None,
+        sha256: str | None = None,
+    ) -> None:
+        state = library.to_str()
+        self._library = library
+        self.special_tokens = special_tokens
+        self.sha256 = sha256 or sha256_text(state)
+        library.no_truncation()
+        library.no_padding()
+        library.encode_special_tokens = True
+        self.prefix = self._prefix(bos_id)
+        self.n_special = len(self.prefix)
+        added = library.get_added_tokens_decoder()
+        self.special_texts = tuple(
+            token.content for index, token in sorted(added.items()) if token.special or index == bos_id
+        )
+        self.additive = _additive(json.loads(state))
+        self._counts: dict[str, int] = {}
+        self._parts: dict[str, _Parts] = {}
+
+    @classmethod
+    def load(cls, manifest: Path, special_tokens: SpecialTokens) -> "PromptEncoder":
+        """The tokenizer of a manifest that `cli.tokenizer` wrote."""
+        tokenizer = Tokenizer.load(manifest)
+        return cls(Library.from_file(str(tokenizer.path)), special_tokens, tokenizer.bos_id, tokenizer.sha256)
+
+    def _prefix(self, bos_id: int | None) -> list[int]:
+        if self.special_tokens == "none":
+            return []
+        if self.special_tokens == "bos":
+            if bos_id is None:
+                raise RulerError(
+                    "special_tokens: bos needs a token that starts documents and this tokenizer has none; "
+                    "use `none`, or `template` for what its own template adds"
+                )
+            return [bos_id]
+        plain = self._library.encode("a", add_special_tokens=False).ids
+        full = self._library.encode("a", add_special_tokens=True).ids
+        if full[len(full) - len(plain) :] != plain:
+            raise RulerError(
+                "special_tokens: template: this tokenizer adds tokens after the text, where the answer "
+                "should begin; use `bos` or `none`"
+            )
+        return list(full[: len(full) - len(plain)])
+
+    def encode(self, text: str) -> list[int]:
+        """The ids given to a model: special tokens, then the text."""
+        return [*self.prefix, *self._library.encode(text, add_special_tokens=False).ids]
+
+    def check_text(self, text: str, what: str) -> None:
+        """Raise ResourceError if the text spells a special token."""
+        for special in self.special_texts:
+            if special in text:
+                raise ResourceError(
+                    f"{what} contains the text of a special token, {special!r}: remove it; in a prompt it "
+                    "would stand for the end or the start of a document"
+                )
+
+    def count(self, pieces: Sequence[str]) -> int:
+        """The tokens of the pieces' joined text, without special tokens; exactly those of `encode`."""
+        if not self.additive:
+            return len(self._library.encode("".join(pieces), add_special_tokens=False).ids)
+        units = list(self._units(pieces))
+        self._remember(units)
+        return sum(map(self._counts.__getitem__, units))
+
+    def locate(self, pieces: Sequence[str], spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Where spans of characters [start, end) are among the ids of `encode`, tokens [start, end).
+
+        A token that covers a part of a span belongs to it.
+        """
+        if not spans:
+            return []
+        text = "".join(pieces)
+        characters, tokens = self._marks(pieces) if self.additive else ([0, len(text)], [0, 0])
+        found = []
+        for start, end in spans:
+            first = bisect_right(characters, start) - 1
+            last = bisect_left(characters, end)
+            left = characters[first]
+            window = text[left : characters[last]]
+            encoding = self._library.encode(window, add_special_tokens=False)
+            offset = self.n_special + tokens[first]
+            begins = encoding.char_to_token(start - left)
+            ends = encoding.char_to_token(end - 1 - left)
+            assert begins is not None  # a character that no token covers: none in a needle
+            assert ends is not None
+            found.append((offset + begins, offset + ends + 1))
+        return found
+
+    def _marks(self, pieces: Sequence[str]) -> tuple[list[int], list[int]]:
+        """The safe places of a text: characters and tokens before each, the end included."""
+        units = list(self._units(pieces))
+        self._remember(units)
+        characters, tokens = [0], [0]
+        for unit in units:
+            characters.append(characters[-1] + len(unit))
+            tokens.append(tokens[-1] + self._counts[unit])
+        return characters, tokens
+
+    def _remember(self, units: Sequence[str]) -> None:
+        if len(self._counts) > CACHE_ENTRIES or len(self._parts) > CACHE_ENTRIES:
+            self._counts.clear()
+            self._parts.clear()
+        new = [unit for unit in dict.fromkeys(units) if unit not in self._counts]
+        encodings = self._library.encode_batch_fast(new, add_special_tokens=False)
+        self._counts.update((unit, len(each)) for unit, each in zip(new, encodings, strict=True))
+
+    def _units(self, pieces: Sequence[str]) -> Iterator[str]:
+        """The text in parts that each start at a safe space."""
+        pending = ""
+        for piece in pieces:
+            parts = self._parts.get(piece)
+            if parts is None:
+                parts = self._parts[piece] = _cut(piece)
+            head, body, tail, opens = parts
+            if opens and pending and pending[-1] in PRINTABLE:
+                yield pending
+                pending = ""
+            if tail is None:
+                pending += head
+                continue
+            yield pending + head
+            if body:
+                yield body
+            pending = tail
+        if pending:
+            yield pending
+
+
+def _cut(piece: str) -> _Parts:
+    opens = len(piece) > 1 and piece[0] == " " and piece[1] in PRINTABLE
+    first = _CUT.search(piece)
+    if first is None:
+        return _Parts(piece, "", None, opens)
+    start = end = first.start()
+    for cut in _CUT.finditer(piece, start):
+        end = cut.start()
+    return _Parts(piece[:start], piece[start:end], piece[end:], opens)
+
+
+def _additive(state: dict[str, Any]) -> bool:
+    """Whether a tokenizer's words are those of GPT-2's expression and nothing before it moves spaces."""
+    splitter, normalizer = state["pre_tokenizer"] or {}, state["normalizer"] or {"type": "NFC"}
+    return (
+        splitter.get("type") == "ByteLevel"
+        and splitter.get("use_regex", True)
+        and not splitter["add_prefix_space"]
+        and normalizer["type"] == "NFC"
+        and not state["model"].get("dropout")
+        and all(token["special"] for token in state["added_tokens"])
+    )
