@@ -17,7 +17,7 @@ from seqarch.config import load
 from seqarch.plan import RULES, Plan
 
 ROOT = Path(__file__).parents[2]
-CONFIGURATIONS = sorted(path.stem for path in (ROOT / "config").glob("*.yaml"))
+CONFIGURATIONS = sorted(path.stem for path in (ROOT / "config").glob("*.yaml") if path.stem != "claims")
 
 
 def snakemake(*arguments: str, folder: Path, fails: bool = False) -> str:
