@@ -12,7 +12,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -186,6 +186,14 @@ class Plan:
                 folder, name = os.path.split(path)
                 recipes.setdefault(folder, {})[name] = self.recipe(*self.producers[path])[:RECIPE_DIGITS]
         return canonical_json(recipes)
+
+    def stem(self, wildcards: Any, output: Sequence[str]) -> str:
+        """A parameter: the first output without its ending, for commands that make several files."""
+        return os.path.splitext(output[0])[0]
+
+    def folder(self, pattern: str) -> Callable[..., str]:
+        """A parameter: a folder of undeclared files."""
+        return lambda wildcards: pattern.format(**wildcards)
 
     @cached_property
     def producers(self) -> dict[str, tuple[str, tuple[tuple[str, str], ...]]]:

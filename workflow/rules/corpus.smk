@@ -42,7 +42,7 @@ rule filter:
         code=plan.code("filter"),
         expects=plan.expects,
         archives=plan.archives,
-        text=f"{plan.corpus}/text",
+        text=plan.folder(f"{plan.corpus}/text"),
     message:
         "Filter and split shard {wildcards.shard} of {wildcards.group}"
     shell:
@@ -69,7 +69,7 @@ rule deduplicate:
         spec=plan.spec("deduplicate"),
         code=plan.code("deduplicate"),
         expects=plan.expects,
-        text=f"{plan.corpus}/text",
+        text=plan.folder(f"{plan.corpus}/text"),
     message:
         "Drop the duplicates of {wildcards.group}"
     shell:
@@ -98,7 +98,7 @@ rule corpus_table:
         spec=plan.spec("corpus_table"),
         code=plan.code("corpus_table"),
         expects=plan.expects,
-        stem=f"{plan.root}/tables/corpus",
+        stem=plan.stem,
     message:
         "Count documents, bytes and tokens by domain and split"
     shell:

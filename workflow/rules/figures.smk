@@ -21,7 +21,7 @@ rule figure_corpus:
         spec=plan.spec("figure_corpus"),
         code=plan.code("figure_corpus"),
         expects=plan.expects,
-        stem=f"{plan.root}/figures/corpus",
+        stem=plan.stem,
     message:
         "Draw the corpus"
     shell:
@@ -47,7 +47,7 @@ use rule figure_corpus as figure_training with:
         spec=plan.spec("figure_training"),
         code=plan.code("figure_training"),
         expects=plan.expects,
-        stem=f"{plan.root}/figures/training",
+        stem=plan.stem,
     message:
         "Draw the training curves"
 
@@ -70,7 +70,7 @@ use rule figure_corpus as figure_ood_vs_id with:
         spec=plan.spec("figure_ood_vs_id"),
         code=plan.code("figure_ood_vs_id"),
         expects=plan.expects,
-        stem=f"{plan.root}/figures/ood_vs_id",
+        stem=plan.stem,
     message:
         "Draw out-of-domain against in-domain loss"
 
@@ -93,7 +93,7 @@ use rule figure_corpus as figure_loss_by_position with:
         spec=plan.spec("figure_loss_by_position"),
         code=plan.code("figure_loss_by_position"),
         expects=plan.expects,
-        stem=f"{plan.root}/figures/loss_by_position",
+        stem=plan.stem,
     message:
         "Draw the loss by position"
 
@@ -116,6 +116,6 @@ use rule figure_corpus as figure_equal_loss with:
         spec=plan.spec("figure_equal_loss"),
         code=plan.code("figure_equal_loss"),
         expects=plan.expects,
-        stem=f"{plan.root}/figures/equal_loss",
+        stem=plan.stem,
     message:
         "Draw out-of-domain loss at equal in-domain loss"

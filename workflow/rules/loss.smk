@@ -48,9 +48,9 @@ rule loss:
         spec=plan.spec("loss"),
         code=plan.code("loss"),
         expects=plan.expects,
-        folder=plan.run,
-        sets=f"{plan.root}/evaluation/sets",
-        out=plan.loss,
+        folder=plan.folder(plan.run),
+        sets=plan.folder(f"{plan.root}/evaluation/sets"),
+        out=plan.folder(plan.loss),
     message:
         "Score {wildcards.architecture} ({wildcards.setting}, seed {wildcards.seed})"
     shell:

@@ -87,8 +87,8 @@ rule unigram:
         spec=plan.spec("unigram"),
         code=plan.code("unigram"),
         expects=plan.expects,
-        sets=f"{plan.root}/evaluation/sets",
-        stem=f"{plan.root}/tables/unigram",
+        sets=plan.folder(f"{plan.root}/evaluation/sets"),
+        stem=plan.stem,
     message:
         "Score what knows nothing but token frequencies"
     shell:
@@ -121,7 +121,7 @@ rule equal_loss:
         spec=plan.spec("equal_loss"),
         code=plan.code("equal_loss"),
         expects=plan.expects,
-        stem=f"{plan.root}/tables/equal_loss",
+        stem=plan.stem,
     message:
         "Compare out-of-domain losses at equal in-domain loss"
     shell:

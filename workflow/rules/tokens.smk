@@ -21,7 +21,7 @@ rule tokenizer:
         spec=plan.spec("tokenizer"),
         code=plan.code("tokenizer"),
         expects=plan.expects,
-        text=f"{plan.corpus}/text",
+        text=plan.folder(f"{plan.corpus}/text"),
     message:
         "Train the tokenizer on the in-domain text, or take the pretrained one"
     shell:
@@ -49,8 +49,8 @@ rule tokenize:
         spec=plan.spec("tokenize"),
         code=plan.code("tokenize"),
         expects=plan.expects,
-        text=f"{plan.corpus}/text",
-        tokens=f"{plan.corpus}/tokens",
+        text=plan.folder(f"{plan.corpus}/text"),
+        tokens=plan.folder(f"{plan.corpus}/tokens"),
     message:
         "Tokenize shard {wildcards.shard} of {wildcards.group}"
     shell:
@@ -74,7 +74,7 @@ rule tokens_manifest:
         spec=plan.spec("tokens_manifest"),
         code=plan.code("tokens_manifest"),
         expects=plan.expects,
-        tokens=f"{plan.corpus}/tokens",
+        tokens=plan.folder(f"{plan.corpus}/tokens"),
     message:
         "Merge the tokenized shards of {wildcards.domain}"
     shell:
@@ -96,7 +96,7 @@ rule discard_text:
         spec=plan.spec("discard_text"),
         code=plan.code("discard_text"),
         expects=plan.expects,
-        text=f"{plan.corpus}/text",
+        text=plan.folder(f"{plan.corpus}/text"),
     message:
         "Delete the filtered text of {wildcards.group}, which is tokenized"
     shell:

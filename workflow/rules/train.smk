@@ -29,7 +29,7 @@ rule train:
         code=plan.code("train"),
         expects=plan.expects,
         work=f"{plan.root}/work",
-        folder=plan.run,
+        folder=plan.folder(plan.run),
     message:
         "Train {wildcards.architecture} ({wildcards.setting}, seed {wildcards.seed})"
     shell:
