@@ -150,6 +150,10 @@ class PromptEncoder:
             found.append((offset + begins, offset + ends + 1))
         return found
 
+    def token_ends(self, text: str) -> list[int]:
+        """Where each token of a text ends, in characters; special tokens are left out."""
+        return [end for _, end in self._library.encode(text, add_special_tokens=False).offsets]
+
     def _marks(self, pieces: Sequence[str]) -> tuple[list[int], list[int]]:
         """The safe places of a text: characters and tokens before each, the end included."""
         units = list(self._units(pieces))

@@ -5,8 +5,8 @@ falls back to bisection. Its start depends on the sample alone, not on its neigh
 chunks equal those made at once.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from seqarch.evaluation.ruler.errors import InfeasibleLength
 from seqarch.evaluation.ruler.prompt import Prompt, Sample, Setup, Task
@@ -24,17 +24,21 @@ class Fitted:
     capped: bool  # it could not be longer: the task has no more units
 
 
-def fit_all(setup: Setup, task: Task, indices: Iterable[int]) -> list[Fitted]:
+SetUp = Callable[[Setup], Task]
+
+
+def fit_all(setup: Setup, set_up: SetUp, indices: Iterable[int]) -> list[Fitted]:
     """Every sample, fitted; the order is that of `indices`.
 
     Raises InfeasibleLength if one of them does not fit: then its `minimum` is what all of them need.
     """
     indices = list(indices)
+    task = set_up(setup)
     fitted = []
     for index in indices:
         found = fit_sample(setup, task, index)
         if found is None or setup.length < task.least_length:
-            raise InfeasibleLength(setup.task, setup.length, _minimum(setup, task, indices))
+            raise InfeasibleLength(setup.task, setup.length, _minimum(setup, set_up, indices))
         fitted.append(found)
     return fitted
 
@@ -103,9 +107,22 @@ def largest(cost: Callable[[int], int], limit: int, n_max: int | None, per_unit:
     return low
 
 
-def _minimum(setup: Setup, task: Task, indices: Iterable[int]) -> int:
-    least = task.least_length
-    for index in indices:
-        *_, smallest = task.variants(index)
-        least = max(least, prompt_cost(setup, task, smallest.build(0)))
-    return least
+def _minimum(setup: Setup, set_up: SetUp, indices: Sequence[int]) -> int:
+    """The least length at which all samples fit. Tasks change with the length (cwe at 4096, the words of fwe),
+    so what they need is asked again there."""
+
+    def need(length: int) -> int:
+        there = replace(setup, length=length)
+        task = set_up(there)
+        least = task.least_length
+        for index in indices:
+            *_, smallest = task.variants(index)
+            least = max(least, prompt_cost(there, task, smallest.build(0)))
+        return least
+
+    length = setup.length
+    while (needed := need(length)) > length:
+        length = needed
+    while need(length - 1) < length:
+        length -= 1
+    return length

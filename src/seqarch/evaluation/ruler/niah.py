@@ -180,6 +180,11 @@ class NiahSample:
             context, marks = self._essay(n)
         else:
             context, marks = self._lines(n)
+        return self.prompt(context, marks, n)
+
+    def prompt(self, context: list[str], marks: list[int], n: int) -> Prompt:
+        """The question about a context of n units; `marks` are the needles' pieces in it."""
+        niah = self.niah
         values = {"type": niah.noun, "query": join_words(self.asked)}
         pieces, before = around(niah.setup, niah.context_template, context, **values)
         spots = tuple(_spot(before + place, context[place]) for place in marks)
@@ -189,7 +194,9 @@ class NiahSample:
             self.outputs,
             n,
             spots,
-            answer_spot=[context[place].strip() for place in marks].index(self.answer_needle),
+            answer_spot=[context[each].strip() for each in marks].index(self.answer_needle)
+            if marks
+            else None,
             ambiguous=self._ambiguous(n),
             notes=(("haystack_offset", self.offset),) if niah.setup.random_offset else (),
         )

@@ -8,7 +8,7 @@ from typing import Any
 from seqarch.evaluation.ruler.errors import RulerError
 from seqarch.evaluation.ruler.fitting import Fitted, fit_all
 from seqarch.evaluation.ruler.niah import NIAH
-from seqarch.evaluation.ruler.prompt import Setup, Spot, Task
+from seqarch.evaluation.ruler.prompt import Prompt, Setup, Spot, Task
 from seqarch.evaluation.ruler.resources import SPLITTER
 from seqarch.evaluation.ruler.streams import sample_seed
 from seqarch.evaluation.ruler.tasks import deviations, set_up
@@ -36,10 +36,10 @@ def make(setup: Setup, n: int, first: int = 0) -> tuple[list[dict[str, Any]], di
     task = set_up(setup)
     header = describe(setup, task, n, first)
     records = []
-    for fitted in fit_all(setup, task, range(first, first + n)):
+    for fitted in fit_all(setup, set_up, range(first, first + n)):
         if fitted.index % VERIFY_EVERY == 0:
-            _verify(setup, fitted)
-        records.append(_record(setup, task, fitted, header))
+            verify(setup, fitted)
+        records.append(record_of(setup, task, fitted, header))
     return records, header
 
 
@@ -57,8 +57,13 @@ def check_resources(setup: Setup) -> None:
         )
 
 
-def describe(setup: Setup, task: Task, n: int, first: int) -> dict[str, Any]:
-    """What a file was made of. `dataset_key` is a digest of all that can change its prompts."""
+def describe(setup: Setup, task: Task, n: int, first: int, **more: Any) -> dict[str, Any]:
+    """What a file was made of. `dataset_key` is a digest of all that can change its prompts.
+
+    Args:
+        n: its samples, from index `first` on.
+        more: what else its prompts depend on.
+    """
     essay = setup.task in NIAH and NIAH[setup.task].haystack == "essay"
     text = setup.haystack if essay else None
     questions = setup.questions if setup.task.startswith("qa") else None
@@ -81,6 +86,7 @@ def describe(setup: Setup, task: Task, n: int, first: int) -> dict[str, Any]:
         "splitter": SPLITTER,
         "random_offset": setup.random_offset,
         "tokens_to_generate": task.tokens_to_generate,
+        **more,
     }
     wrapper_tokens = sum(setup.encoder.count([part]) for part in (setup.wrapper.before, setup.wrapper.after))
     return {
@@ -100,7 +106,7 @@ def comparable(setup: Setup, n: int, essay_sha256: str | None) -> str:
     return "RULER-comparable" if same else "RULER-style"
 
 
-def _verify(setup: Setup, fitted: Fitted) -> None:
+def verify(setup: Setup, fitted: Fitted) -> None:
     """The count of parts must be the count of the whole."""
     whole = len(setup.encoder.encode("".join(fitted.prompt.all_pieces())))
     if whole != fitted.prompt_tokens:
@@ -110,9 +116,10 @@ def _verify(setup: Setup, fitted: Fitted) -> None:
         )
 
 
-def _record(setup: Setup, task: Task, fitted: Fitted, header: Mapping[str, Any]) -> dict[str, Any]:
+def record_of(setup: Setup, task: Task, fitted: Fitted, header: Mapping[str, Any]) -> dict[str, Any]:
+    """One line of the file."""
     prompt = fitted.prompt
-    spans = needle_spans(setup, fitted)
+    spans = needle_spans(setup, prompt)
     used = fitted.prompt_tokens + task.tokens_to_generate
     same = (
         "task",
@@ -149,9 +156,8 @@ def _record(setup: Setup, task: Task, fitted: Fitted, header: Mapping[str, Any])
     }
 
 
-def needle_spans(setup: Setup, fitted: Fitted) -> list[tuple[tuple[int, int], int]]:
+def needle_spans(setup: Setup, prompt: Prompt) -> list[tuple[tuple[int, int], int]]:
     """For each needle its tokens [start, end) among the final ids, and the first token of its answer."""
-    prompt = fitted.prompt
     if not prompt.spots:
         return []
     pieces = prompt.all_pieces()
@@ -198,6 +204,35 @@ def read(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
             "make it again"
         )
     return records, header
+
+
+def write_predictions(
+    path: Path, predictions: Sequence[Mapping[str, Any]], data: Mapping[str, Any], header: Mapping[str, Any]
+) -> None:
+    """Predictions and their side file, which names the samples they belong to.
+
+    Args:
+        predictions: with `index`, `pred`, `n_new_tokens`, `hit_max_tokens`.
+        data: the samples' side file.
+        header: what else the side file says: the model, the provenance.
+    """
+    write_lines(path, predictions)
+    same = {name: data[name] for name in ("dataset_key", "n")}
+    write_json(path.with_suffix(".json"), {**header, **same, "file": path.name, "sha256": sha256_file(path)})
+
+
+def read_predictions(path: Path, data: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What `write_predictions` wrote.
+
+    Raises RulerError if it is incomplete, or made from other samples than those `data` describes.
+    """
+    predictions, header = read(path)
+    if header["dataset_key"] != data["dataset_key"]:
+        raise RulerError(
+            f"{path} was made from samples {header['dataset_key']}, not from {data['dataset_key']}: predict "
+            "again"
+        )
+    return predictions, header
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

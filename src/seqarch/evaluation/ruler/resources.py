@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from seqarch.evaluation.ruler.errors import ResourceError
-from seqarch.evaluation.ruler.spec import CorpusText, FileText, HubText
+from seqarch.evaluation.ruler.questions import QuestionSet, hotpot, read_questions, squad
+from seqarch.evaluation.ruler.spec import CorpusText, FileQuestions, FileText, HubQuestions, HubText
 from seqarch.files import canonical_json, sha256_text
 from seqarch.tokens.text import read_batches, text_files
 
@@ -168,3 +169,15 @@ def load_rows(path: str, name: str | None, revision: str | None, split: str) -> 
             f"a network (hf download --repo-type dataset {path}), then the cache serves; or give its files "
             "with `kind: file`"
         ) from error
+
+
+def load_questions(task: str, spec: HubQuestions | FileQuestions) -> QuestionSet:
+    """The questions of a configuration: SQuAD v2.0 for qa_1, HotpotQA for qa_2.
+
+    Raises ResourceError if they are missing, have another shape, or cannot be had without a network.
+    """
+    if isinstance(spec, FileQuestions):
+        return read_questions(task, Path(spec.path))
+    rows = load_rows(spec.path, spec.name, spec.revision, spec.split)
+    shape = squad if task == "qa_1" else hotpot
+    return shape(rows, f"huggingface:{spec.path}@{spec.revision or 'main'}")

@@ -111,6 +111,18 @@ class RulerDataStep(Spec):
         return self
 
 
+class ScoreStep(Spec):
+    """`cli.ruler_score`: who made the predictions."""
+
+    experiment: str
+    arch: str
+    setting: str | None = None
+    model: str | None = None  # a pretrained model's name
+    seed: int | None = None
+    checkpoint: str | None = None
+    run_id: str | None = None
+
+
 class NeedleDataStep(Spec):
     """`cli.needle_data`: one format at one length, all depths and controls."""
 
