@@ -108,8 +108,10 @@ def largest(cost: Callable[[int], int], limit: int, n_max: int | None, per_unit:
 
 
 def _minimum(setup: Setup, set_up: SetUp, indices: Sequence[int]) -> int:
-    """The least length at which all samples fit. Tasks change with the length (cwe at 4096, the words of fwe),
-    so what they need is asked again there."""
+    """The least length at which all samples fit.
+
+    Tasks change with the length (cwe at 4096, the words of fwe), so what they need is asked again there.
+    """
 
     def need(length: int) -> int:
         there = replace(setup, length=length)
