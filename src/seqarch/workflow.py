@@ -10,6 +10,7 @@ from typing import Any
 
 from snakemake.exceptions import WorkflowError
 from snakemake.io import IOFile
+from snakemake.logging import logger
 
 from seqarch.config import check_unique_keys, load
 from seqarch.errors import SeqarchError
@@ -55,7 +56,12 @@ def accept_old_outputs(workflow: Any, plan: Plan) -> Callable[..., list[str]]:
         plan.check_unrecorded(has_record, settings.forcerun)
 
     def accept(wildcards: Any) -> list[str]:
-        check()
+        try:
+            check()
+        except SeqarchError as error:
+            # After any other exception Snakemake takes the files that are there for its sources.
+            logger.error(str(error))
+            sys.exit(error.exit_code)
         return []
 
     return accept
