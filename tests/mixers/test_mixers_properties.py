@@ -45,7 +45,7 @@ def test_parameters_are_counted(variant) -> None:
 @torch.no_grad()
 def test_any_length_is_a_prefix(variant) -> None:
     """Causality, and no length is special: chunk borders, shorter than the convolution, one token."""
-    model, ids = variant.model(), tokens(2, 129)
+    model, ids = variant.model(), tokens(1, 129)
     whole, _ = model(ids)
     for T in LENGTHS:
         part, _ = model(ids[:, :T])
@@ -88,8 +88,8 @@ def test_decoding_token_by_token(variant) -> None:
 
 def test_documents_are_separate(variant) -> None:
     """Packed documents equal one call each, forward and gradients, in two rows with different boundaries."""
-    model, ids = variant.model(), tokens(2, 90)
-    lengths = [[1, 2, 40, 16, 31], [64, 1, 1, 20, 4]]
+    model, ids = variant.model(), tokens(2, 140)
+    lengths = [[1, 2, 40, 66, 31], [64, 1, 1, 70, 4]]
     segment_ids = torch.tensor([[i for i, n in enumerate(row) for _ in range(n)] for row in lengths])
     packed, _ = model(ids, segment_ids=segment_ids)
     rows = []
