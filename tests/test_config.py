@@ -31,6 +31,12 @@ def test_the_shipped_configurations_are_valid(file: Path) -> None:
     assert load(yaml.safe_load(file.read_text()), CONFIG).experiment == file.stem.replace("config", "demo")
 
 
+def test_the_paper_scale_has_every_mixer() -> None:
+    config = yaml.safe_load((CONFIG / "slimpajama_110m.yaml").read_text())
+    used = {entry.get("mixer") for entry in config["architectures"].values()}
+    assert used >= set(registry.names())
+
+
 def set_at(config: dict[str, Any], path: str, value: Any) -> None:
     *parents, key = path.split("/")
     for parent in parents:
