@@ -111,6 +111,26 @@ def test_plain_imports_imports_inside_functions_and_assets_are_followed(
     assert provenance.fingerprint(SECOND) != before
 
 
+def test_what_is_remembered_is_used_only_for_the_same_source(
+    package: Edit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = provenance.fingerprint(FIRST)
+    provenance.remember()
+    provenance.forget()
+    monkeypatch.setattr(provenance.ast, "parse", lambda *_, **__: pytest.fail("parsed again"))
+    assert provenance.fingerprint(FIRST) == before
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    package("work.py", "2 * x", "3 * x")
+    assert provenance.fingerprint(FIRST) != before
+    package("work.py", "3 * x", "2 * x")
+    provenance.MEMORY.write_text("{")  # a damaged file is no file
+    provenance.forget()
+    assert provenance.fingerprint(FIRST) == before
+
+
 def test_relative_imports_and_unknown_steps_are_refused(package: Edit) -> None:
     package("other.py", "VALUE = 1", "from . import work")
     with pytest.raises(provenance.ProvenanceError, match="not relative"):

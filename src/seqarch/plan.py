@@ -28,6 +28,7 @@ from seqarch.provenance import (
     mismatch,
     planned_fingerprint,
     recipe,
+    remember,
 )
 from seqarch.training.spec import checkpoint_names
 
@@ -355,6 +356,7 @@ class Plan:
                 self.fingerprint(rule, architecture)
         table = {" ".join(modules): digest for modules, digest in sorted(self._fingerprints.items())}
         os.environ[TABLE_VARIABLE] = json.dumps(table)
+        remember()
 
     def check_unrecorded(self, has_record: Callable[[str], bool], forced: Iterable[str] = ()) -> None:
         """Raise StaleOutputs if outputs that Snakemake has no record of were made differently.

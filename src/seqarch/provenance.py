@@ -11,14 +11,16 @@ A step is `python -m seqarch.cli.<step>`. Three digests describe what it made:
 """
 
 import ast
+import contextlib
 import functools
+import hashlib
 import importlib.metadata
 import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from seqarch.errors import SeqarchError
 from seqarch.files import (
@@ -28,6 +30,7 @@ from seqarch.files import (
     read_parquet_provenance,
     sha256_file,
     sha256_text,
+    write_json,
 )
 
 PACKAGE = "seqarch"
@@ -35,6 +38,7 @@ ROOT = Path(__file__).parent
 INERT = frozenset(
     f"{PACKAGE}.{name}" for name in ("provenance", "files", "progress", "errors", "schema", "cli.common")
 )
+MEMORY = Path(".snakemake") / "seqarch-code.json"  # in Snakemake's working directory
 TABLE_VARIABLE = "SEQARCH_CODE_TABLE"  # the digests of the process that queued the jobs, for its jobs
 
 
@@ -70,10 +74,11 @@ def closure(modules: Iterable[str]) -> set[str]:
         if _module_file(name) is None:
             raise ProvenanceError(f"no module {name!r} in {ROOT}: expected a step or mixer of this package")
         seen.add(name)
-        queue += _imports(name)
+        queue += [each for each in _facts(name).imports if _module_file(each) is not None]
     return seen
 
 
+@functools.cache
 def _module_file(name: str) -> Path | None:
     base = ROOT.joinpath(*name.split(".")[1:])
     for file in (base.with_suffix(".py"), base / "__init__.py"):
@@ -82,17 +87,59 @@ def _module_file(name: str) -> Path | None:
     return None
 
 
+class Facts(NamedTuple):
+    """What a fingerprint needs to know of a module's source."""
+
+    imports: tuple[str, ...]  # names in this package, which may be modules or what is in them
+    assets: tuple[str, ...]
+    digest: str  # of the syntax tree
+
+
 @functools.cache
-def _tree(name: str) -> ast.Module:
+def _facts(name: str) -> Facts:
     file = _module_file(name)
     assert file is not None
-    return ast.parse(file.read_bytes(), filename=str(file))
+    source = file.read_bytes()
+    key = hashlib.sha256(source).hexdigest()
+    facts = _remembered().get(key)
+    if facts is None:
+        tree = ast.parse(source, filename=str(file))
+        facts = Facts(_imports(name, tree), _assets(tree), sha256_text(_dump(tree)))
+    _used[key] = facts
+    return facts
+
+
+_used: dict[str, Facts] = {}  # sha256 of a source -> its facts, of this process
 
 
 @functools.cache
-def _imports(name: str) -> tuple[str, ...]:
+def _remembered() -> dict[str, Facts]:
+    """The facts that `remember` left here: parsing takes a second, in Snakemake and in every job."""
+    try:
+        stored = read_json(MEMORY)[_version()]
+        return {
+            key: Facts(tuple(imports), tuple(assets), digest)
+            for key, (imports, assets, digest) in stored.items()
+        }
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def remember() -> None:
+    """Leave the facts of this process to the next ones in this directory, if it can be written to."""
+    if _used != _remembered():
+        with contextlib.suppress(OSError):
+            write_json(MEMORY, {_version(): _used})
+
+
+def _version() -> str:
+    """Facts are those of this file's code."""
+    return sha256_file(Path(__file__))
+
+
+def _imports(name: str, tree: ast.Module) -> tuple[str, ...]:
     found = []
-    for node in _statements(_tree(name).body):
+    for node in _statements(tree.body):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -100,8 +147,7 @@ def _imports(name: str) -> tuple[str, ...]:
             found += [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level:
             raise ProvenanceError(f"{name}, line {node.lineno}: write the import in full, not relative")
-    ours = (each for each in found if each.split(".")[0] == PACKAGE)
-    return tuple(each for each in ours if each != PACKAGE and _module_file(each) is not None)
+    return tuple(each for each in found if each.startswith(f"{PACKAGE}."))
 
 
 def _statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
@@ -114,19 +160,22 @@ def _statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 @functools.cache
 def _module_digest(name: str) -> str:
-    tree = _tree(name)
-    assets = [f"{asset} {sha256_file(_asset(name, asset))}" for asset in _assets(tree)]
-    return sha256_text("\n".join([_dump(tree), *assets]))
+    facts = _facts(name)
+    if not facts.assets:
+        return facts.digest
+    return sha256_text(
+        "\n".join([facts.digest, *(f"{each} {sha256_file(_asset(name, each))}" for each in facts.assets)])
+    )
 
 
-def _assets(tree: ast.Module) -> list[str]:
+def _assets(tree: ast.Module) -> tuple[str, ...]:
     """File names a module lists in `ASSETS = (...)`: data beside it that changes what it does."""
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         value = getattr(node, "value", None)
         if value is not None and any(isinstance(each, ast.Name) and each.id == "ASSETS" for each in targets):
-            return list(ast.literal_eval(value))
-    return []
+            return tuple(ast.literal_eval(value))
+    return ()
 
 
 def _asset(name: str, asset: str) -> Path:
@@ -177,7 +226,7 @@ def planned_fingerprint(modules: Sequence[str]) -> str:
 
 def forget() -> None:
     """Read the source files again at the next fingerprint."""
-    for cached in (_tree, _imports, _module_digest):
+    for cached in (_module_file, _facts, _remembered, _module_digest):
         cached.cache_clear()
 
 
