@@ -56,7 +56,11 @@ def metaspace(texts: list[str]) -> Tokenizer:
     library.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     library.decoder = decoders.Metaspace()
     trainer = trainers.BpeTrainer(
-        vocab_size=2000, special_tokens=[BOS, "<unk>"], show_progress=False, max_token_length=12
+        vocab_size=2000,
+        special_tokens=[BOS, "<unk>"],
+        initial_alphabet=[chr(code) for code in range(0x21, 0x7F)] + ["\n", "▁"],
+        show_progress=False,
+        max_token_length=12,
     )
     library.train_from_iterator([word for text in texts for word in text.split()], trainer)
     library.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, 0)])
