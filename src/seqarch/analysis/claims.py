@@ -93,7 +93,7 @@ def evaluate(job: ClaimsJob, docs: pd.DataFrame, scores: pd.DataFrame | None = N
         pairs, reason = bind(claim, job.architectures)
         findings = [_finding(claim, pair, losses, scores, job.statistics) for pair in pairs]
         margin = claim.margin or job.statistics.margin
-        _judge(claim, findings, job.statistics, margin)
+        judge(claim, findings, job.statistics, margin)
         common = _common(claim, job, losses, margin)
         rows += [common | row for row in _rows(claim, findings, reason, job.statistics, margin)]
     table = pd.DataFrame(rows).reindex(columns=COLUMNS)
@@ -192,7 +192,7 @@ def _score(finding: Finding, claim: Claim, scores: pd.DataFrame | None) -> None:
 # --- verdicts -----------------------------------------------------------------------------------------
 
 
-def _judge(claim: Claim, findings: Sequence[Finding], spec: StatisticsSpec, margin: float) -> None:
+def judge(claim: Claim, findings: Sequence[Finding], spec: StatisticsSpec, margin: float) -> None:
     """Results and verdicts of all pairs of a claim."""
     alpha = 1 - spec.confidence
     tested = [each for each in findings if each.evidence is not None]

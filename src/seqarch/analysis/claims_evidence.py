@@ -89,7 +89,7 @@ class Losses:
         docs = with_roles(docs, roles)
         if missing := sorted(set(roles) - set(docs["domain"])):
             raise NotRun(
-                f"no losses of {', '.join(missing)} at checkpoints in phase {list(self.spec.phases)}"
+                f"no losses on {', '.join(missing)} at checkpoints in phase {list(self.spec.phases)}"
             )
         length = int(docs["length"].min())
         curves = curve_set(docs[docs["length"] == length], (arch, ref))

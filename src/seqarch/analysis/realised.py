@@ -21,8 +21,8 @@ def load_claims(path: Path) -> ClaimsFile:
     claim would never find anything."""
     try:
         claims = parse(ClaimsFile, yaml.safe_load(path.read_text(encoding="utf-8")), path.name)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is no YAML: {error}") from error
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path.name}: expected a YAML file with the key claims: {error}") from error
     if problems := [problem for claim in claims.claims for problem in _problems(claim)]:
         raise ConfigError("\n".join(f"{path.name}, {problem}" for problem in problems))
     return claims
