@@ -26,6 +26,7 @@ include: "workflow/rules/train.smk"
 include: "workflow/rules/loss.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
+include: "workflow/rules/claims.smk"
 
 
 onstart:
@@ -57,6 +58,8 @@ rule all:
         rules.figure_loss_by_position.output,
         rules.figure_ood_vs_id.output,
         rules.figure_equal_loss.output if plan.compared() else [],
+        rules.claims.output,
+        rules.figure_claims.output,
 
 
 rule figures:

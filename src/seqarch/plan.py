@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from seqarch.analysis.realised import load_claims, realised
 from seqarch.architecture import mixer_names
 from seqarch.config import Experiment
 from seqarch.corpus.catalogue import groups, source_slice
@@ -75,9 +76,10 @@ RULES = {
     "training_table": Rule((), ("{root}/tables/training.parquet",), "tables"),
     "unigram": Rule((), ("{root}/tables/unigram.parquet",)),
     "equal_loss": Rule((), ("{root}/tables/equal_loss.parquet",)),
+    "claims": Rule((), ("{root}/tables/claims.parquet",)),
     **{
         f"figure_{figure}": Rule((), (f"{{root}}/figures/{figure}.json",), "figure")
-        for figure in ("corpus", "training", "ood_vs_id", "loss_by_position", "equal_loss")
+        for figure in ("corpus", "training", "ood_vs_id", "loss_by_position", "equal_loss", "claims")
     },
 }
 
@@ -99,6 +101,7 @@ class Plan:
         self.archives = getattr(experiment.corpus.source, "archives_dir", None) or f"{self.corpus}/archives"
         self.groups = groups(experiment.corpus)
         self.models = {name: experiment.model_of(name) for name in experiment.architectures}
+        self.claims = load_claims(config_dir / "claims.yaml")
 
     # --- jobs and files -------------------------------------------------------------------------------
 
@@ -333,6 +336,23 @@ class Plan:
             "domains": dict(self.experiment.corpus.domains),
         }
 
+    def _claims(self) -> dict[str, Any]:
+        experiment = self.experiment
+        entries = realised(
+            experiment.architectures,
+            self.models,
+            experiment.model,
+            experiment.tokenizer.vocab_size,
+            experiment.train.sequence_length,
+        )
+        return {
+            **self.claims.model_dump(mode="json"),
+            "experiment": experiment.experiment,
+            "architectures": {name: entry.model_dump(mode="json") for name, entry in entries.items()},
+            "domains": dict(experiment.corpus.domains),
+            "statistics": experiment.statistics.model_dump(mode="json"),
+        }
+
     def _unigram(self) -> dict[str, Any]:
         return {
             "experiment": self.experiment.experiment,
@@ -342,7 +362,7 @@ class Plan:
 
     def _figure(self, figure: str) -> dict[str, Any]:
         slice_ = {"figure": figure, **self.experiment.figures.model_dump(mode="json")}
-        if figure != "corpus":  # colours are chosen from all architectures
+        if figure not in ("corpus", "claims"):  # colours are chosen from all architectures
             slice_["architectures"] = {name: mixer_names(model) for name, model in self.models.items()}
         return slice_
 

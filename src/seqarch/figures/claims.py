@@ -176,7 +176,7 @@ def _effects(axes: Axes, pairs: pd.DataFrame, middle: float) -> None:
         axes.annotate(
             _text(pair["arch"]) + ("" if np.isfinite(low) else f", n = {pair['n_seeds']:.0f}"),
             (end, place),
-            (4 if right else -4, 0),
+            (5 if right else -5, 0),
             textcoords="offset points",
             va="center",
             ha="left" if right else "right",
