@@ -196,8 +196,8 @@ LOOP_SECONDS = 0.25  # of `_loop` on a quiet core of 2023
 
 @pytest.fixture
 def cpu_seconds() -> Callable[[], float]:
-    """CPU time of the children that ended since the fixture was made, in seconds of a quiet core: how slow the
-    others on the machine make a core is measured by a loop of known length."""
+    """CPU time of the children that ended since the fixture was made, in seconds of a quiet core: how slow
+    others on the machine make it is measured by a loop of known length."""
     start = _children()
 
     def since() -> float:
