@@ -62,6 +62,25 @@ def test_a_missing_data_set_offline_says_what_to_do(monkeypatch: pytest.MonkeyPa
         load_haystack(HubText(kind="huggingface", path="nobody/never_existed_here"))
 
 
+def test_essays_come_from_the_corpus(tmp_path: Path) -> None:
+    """Whole documents until the budget is reached; the source says that they are no RULER essays."""
+    texts = ["One. Two.", "Three.", "Four."]
+    columns = {
+        "doc_id": ["a", "b", "c"],
+        "text": texts,
+        "n_bytes": [len(text) for text in texts],
+        "text_sha256": ["", "", ""],
+    }
+    (tmp_path / "test" / "news").mkdir(parents=True)
+    pq.write_table(pa.table(columns), tmp_path / "test" / "news" / "00000.parquet")
+    entry = {"files": [{"path": "test/news/00000.parquet", "rows": 3}], "bytes": 20}
+    (tmp_path / "all.json").write_text(json.dumps({"domains": {"news": {"test": entry}}}))
+    for n_bytes, expected in ((10, "One. Two. Three."), (1000, "One. Two. Three. Four.")):
+        spec = CorpusText(kind="corpus", domains=("news",), bytes=n_bytes)
+        found = load_haystack(spec, [tmp_path / "all.json"], tmp_path)
+        assert (found.text, found.source) == (expected, "corpus:news:test")
+
+
 def test_a_corpus_without_its_folder_is_an_error() -> None:
     with pytest.raises(ResourceError, match="--manifests"):
         load_haystack(CorpusText(kind="corpus", domains=("news",)))

@@ -88,7 +88,7 @@ def test_same_seed_same_samples_another_seed_others(make_setup: MakeSetup, task:
 def test_draws_are_pinned(make_setup: MakeSetup) -> None:
     """The same bytes on every Python: a change here needs a new generator version."""
     text = "".join(record["input"] for task in TASKS for record in samples(make_setup(task, LENGTH), 2))
-    assert sha256_text(text)[:16] == "2e2c8dc0ab8857b0"
+    assert sha256_text(text)[:16] == "f72b0ec26c6c98d7"
 
 
 @pytest.mark.parametrize("task", [*NIAH, "vt", "cwe"])

@@ -11,10 +11,11 @@ the sum over its parts between such spaces, and parts that were seen before need
 other tokenizer the whole prompt is encoded, every time.
 """
 
+import itertools
 import json
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,12 +32,15 @@ _CUT = re.compile(r"(?<=[!-~]) (?=[!-~])")
 
 
 class _Parts(NamedTuple):
-    """A piece, cut at its first and its last safe space."""
+    """A piece, cut at its first and its last safe space: front + tail = head + rest = head + body + tail."""
 
-    head: str
-    body: str
-    tail: str | None  # None: no safe space inside, all is head
     opens: bool  # begins with a space and a printable character
+    closes: bool  # ends with a printable character
+    head: str
+    tail: str | None  # None: no safe space inside, all is head
+    front: str = ""
+    rest: str = ""
+    body: str = ""
 
 
 class PromptEncoder:
@@ -122,9 +126,14 @@ class PromptEncoder:
         """The tokens of the pieces' joined text, without special tokens; exactly those of `encode`."""
         if not self.additive:
             return len(self._library.encode("".join(pieces), add_special_tokens=False).ids)
-        units = list(self._units(pieces))
-        self._remember(units)
-        return sum(map(self._counts.__getitem__, units))
+        return self._sum(self._units(pieces))
+
+    def _sum(self, units: Sequence[str]) -> int:
+        try:
+            return sum(map(self._counts.__getitem__, units))
+        except KeyError:
+            self._remember(units)
+            return sum(map(self._counts.__getitem__, units))
 
     def locate(self, pieces: Sequence[str], spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Where spans of characters [start, end) are among the ids of `encode`, tokens [start, end).
@@ -156,13 +165,11 @@ class PromptEncoder:
 
     def _marks(self, pieces: Sequence[str]) -> tuple[list[int], list[int]]:
         """The safe places of a text: characters and tokens before each, the end included."""
-        units = list(self._units(pieces))
+        units = self._units(pieces)
         self._remember(units)
-        characters, tokens = [0], [0]
-        for unit in units:
-            characters.append(characters[-1] + len(unit))
-            tokens.append(tokens[-1] + self._counts[unit])
-        return characters, tokens
+        characters = itertools.accumulate(map(len, units), initial=0)
+        tokens = itertools.accumulate(map(self._counts.__getitem__, units), initial=0)
+        return list(characters), list(tokens)
 
     def _remember(self, units: Sequence[str]) -> None:
         if len(self._counts) > CACHE_ENTRIES or len(self._parts) > CACHE_ENTRIES:
@@ -172,37 +179,47 @@ class PromptEncoder:
         encodings = self._library.encode_batch_fast(new, add_special_tokens=False)
         self._counts.update((unit, len(each)) for unit, each in zip(new, encodings, strict=True))
 
-    def _units(self, pieces: Sequence[str]) -> Iterator[str]:
-        """The text in parts that each start at a safe space."""
-        pending = ""
+    def _units(self, pieces: Sequence[str]) -> list[str]:
+        """The text in parts that each start at a safe space: whole pieces where they do, else cut inside."""
+        units: list[str] = []
+        known = self._parts
+        # What has no end yet: one unit if a safe space follows, else its tail goes on.
+        whole, front, tail, closes = "", "", "", False
         for piece in pieces:
-            parts = self._parts.get(piece)
+            parts = known.get(piece)
             if parts is None:
-                parts = self._parts[piece] = _cut(piece)
-            head, body, tail, opens = parts
-            if opens and pending and pending[-1] in PRINTABLE:
-                yield pending
-                pending = ""
-            if tail is None:
-                pending += head
+                parts = known[piece] = _cut(piece)
+            if closes and parts.opens:
+                units.append(whole)
+                whole, front = piece, parts.front
+                tail = piece if parts.tail is None else parts.tail
+            elif piece:
+                if front:
+                    units.append(front)
+                if parts.tail is None:
+                    whole = tail = tail + piece
+                    front = ""
+                else:
+                    units.append(tail + parts.head)
+                    whole, front, tail = parts.rest, parts.body, parts.tail
+            else:
                 continue
-            yield pending + head
-            if body:
-                yield body
-            pending = tail
-        if pending:
-            yield pending
+            closes = parts.closes
+        if whole:
+            units.append(whole)
+        return units
 
 
 def _cut(piece: str) -> _Parts:
     opens = len(piece) > 1 and piece[0] == " " and piece[1] in PRINTABLE
+    closes = piece[-1:] in PRINTABLE
     first = _CUT.search(piece)
     if first is None:
-        return _Parts(piece, "", None, opens)
+        return _Parts(opens, closes, piece, None)
     start = end = first.start()
     for cut in _CUT.finditer(piece, start):
         end = cut.start()
-    return _Parts(piece[:start], piece[start:end], piece[end:], opens)
+    return _Parts(opens, closes, piece[:start], piece[end:], piece[:end], piece[start:], piece[start:end])
 
 
 def _additive(state: dict[str, Any]) -> bool:

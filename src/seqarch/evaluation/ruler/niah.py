@@ -89,7 +89,7 @@ class Niah:
             return float(count([NOISE, "\n", NOISE]) - count([NOISE]))
         if self.task.haystack == "needle":
             drawn = Distractors(self, sample_seed(self.setup.seed, self.setup.task, -1), set())
-            return count(["\n", *drawn.lines(1)[0]])
+            return count(["x", *drawn.lines(1)])
         assert self.setup.haystack is not None
         if self.setup.fixed:
             some = self.setup.haystack.sentences[:200]
@@ -101,13 +101,14 @@ class Niah:
         yield NiahSample(self, sample_seed(self.setup.seed, self.setup.task, index))
 
     def draw(self, kind: Kind, rng: random.Random) -> str:
-        """A key or a value."""
+        """A key or a value; by `random()`, which is faster than `choice`: distractors are many."""
         if kind == "numbers":
-            return str(rng.randrange(1_000_000, 10_000_000))
+            return str(1_000_000 + int(rng.random() * 9_000_000))
         if kind == "uuids":
             return str(uuid.UUID(int=rng.getrandbits(128), version=4))
         words = self.setup.words
-        return f"{rng.choice(words.adjectives)}-{rng.choice(words.nouns)}"
+        adjective = words.adjectives[int(rng.random() * len(words.adjectives))]
+        return f"{adjective}-{words.nouns[int(rng.random() * len(words.nouns))]}"
 
     def key(self, rng: random.Random, used: set[str]) -> str:
         """A key; in `fixed` not one of those used (D3)."""
@@ -125,17 +126,17 @@ class Distractors:
         self.niah, self.used = niah, used
         self.rng = stream(seed, "distractors")
         self.keys: list[str] = []
-        self._lines: list[tuple[str, ...]] = []
+        self.pieces: list[str] = []
 
-    def lines(self, n: int) -> list[tuple[str, ...]]:
-        """The first n lines, in pieces of which most return in every line."""
+    def lines(self, n: int) -> list[str]:
+        """The first n lines, two pieces each: what returns in every line, and the rest."""
         niah = self.niah
-        while len(self._lines) < n:
+        start = f"\n{niah.line}"
+        while len(self.keys) < n:
             key = niah.key(self.rng, self.used)
-            value = niah.draw(niah.task.value, self.rng)
             self.keys.append(key)
-            self._lines.append((niah.line, f" {key}", " is:", f" {value}."))
-        return self._lines[:n]
+            self.pieces += [start, f" {key} is: {niah.draw(niah.task.value, self.rng)}."]
+        return self.pieces[: 2 * n]
 
 
 class NiahSample:
@@ -234,21 +235,19 @@ class NiahSample:
         """Needles before lines at places drawn without replacement; D6: also after the last line."""
         setup = self.niah.setup
         noise = self.niah.task.haystack == "noise"
-        lines: Sequence[tuple[str, ...]] = [(NOISE,)] * n if noise else self.distractors.lines(n)
-        places = stream(self.seed, "positions", n).sample(
-            range(n + 1 if setup.fixed else n), len(self.needles)
+        lines = [f"\n{NOISE}"] * n if noise else self.distractors.lines(n)
+        per_line = 1 if noise else 2
+        places = sorted(
+            stream(self.seed, "positions", n).sample(range(n + 1 if setup.fixed else n), len(self.needles))
         )
-        # The first needle goes to the last place, as upstream inserts them.
-        at = dict(zip(sorted(places, reverse=True), self.needles, strict=True))
         context: list[str] = []
         marks = []
-        for number in range(n + 1):
-            if number in at:
+        # The first needle goes to the last place, as upstream inserts them.
+        for start, end, needle in zip([0, *places], [*places, n], [*reversed(self.needles), ""], strict=True):
+            context += lines[per_line * start : per_line * end]
+            if needle:
                 marks.append(len(context))
-                context.append(f"\n{at[number]}")
-            if number < n:
-                first, *rest = lines[number]
-                context += [f"\n{first}", *rest]
+                context.append(f"\n{needle}")
         context[0] = context[0].removeprefix("\n")
         return context, marks
 
