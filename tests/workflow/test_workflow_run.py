@@ -50,11 +50,10 @@ def test_repeating_it_does_nothing_at_once(finished: Any, cpu_seconds: Callable[
 
 
 def test_code_that_is_edited_while_jobs_are_queued_is_refused(project: Any) -> None:
-    for name in ("losses", "equal_loss"):
-        (project.results / "tiny" / "tables" / f"{name}.parquet").unlink()
     log = project.results / "tiny" / "logs" / "equal_loss.log"
-    log.unlink()
     figure = project.results / "tiny" / "figures" / "equal_loss.svg"
+    for file in (log, figure, project.results / "tiny" / "tables" / "equal_loss.parquet"):
+        file.unlink()
     with subprocess.Popen(
         project.command("--cores", "1", "--show-failed-logs", "results/tiny/figures/equal_loss.svg"),
         env=project.environment,
@@ -95,7 +94,8 @@ def test_after_a_killed_snakemake_the_run_is_finished_and_equal(project: Any) ->
     project.snakemake("--cores", "1", "--rerun-incomplete", f"{RUN}/run.json")
     assert weights(project) == expected
     assert not list((project.results / "tiny" / "work").glob("*"))
-    assert project.pending() == set() or project.pending() <= {"loss limited gla 0"}
+    pending = project.pending()  # a run that was made again is scored again, and no other
+    assert {job for job in pending if " " in job} == {"loss limited gla 0"}
 
 
 class start_training:
