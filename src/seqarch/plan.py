@@ -101,6 +101,9 @@ class Plan:
         self.archives = getattr(experiment.corpus.source, "archives_dir", None) or f"{self.corpus}/archives"
         self.groups = groups(experiment.corpus)
         self.models = {name: experiment.model_of(name) for name in experiment.architectures}
+        self.trained = {name: experiment.train.for_run(name) for name in experiment.architectures}
+        self._recipes: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
+        self._fingerprints: dict[tuple[str, ...], str] = {}
         self.claims = load_claims(config_dir / "claims.yaml")
 
     # --- jobs and files -------------------------------------------------------------------------------
@@ -209,20 +212,19 @@ class Plan:
             for output in range(len(outputs))
         }
 
-    def recipe(self, rule: str, job: Iterable[tuple[str, str]]) -> str:
-        wildcards = dict(job)
-        command = RULES[rule].command or rule
-        return recipe(command, self.slice(rule, **wildcards), self.fingerprint(rule, **wildcards))
+    def recipe(self, rule: str, job: tuple[tuple[str, str], ...]) -> str:
+        key = rule, job
+        if key not in self._recipes:
+            wildcards, command = dict(job), RULES[rule].command or rule
+            code = self.fingerprint(rule, **wildcards)
+            self._recipes[key] = recipe(command, self.slice(rule, **wildcards), code)
+        return self._recipes[key]
 
     def fingerprint(self, rule: str, architecture: str = "", **_: str) -> str:
         modules = self.modules(rule, architecture)
         if modules not in self._fingerprints:
             self._fingerprints[modules] = planned_fingerprint(modules)
         return self._fingerprints[modules]
-
-    @cached_property
-    def _fingerprints(self) -> dict[tuple[str, ...], str]:
-        return {}
 
     def modules(self, rule: str, architecture: str = "") -> tuple[str, ...]:
         """Where the code of a rule's jobs starts: its command and what that loads by name."""
@@ -303,11 +305,11 @@ class Plan:
             "model": self.models[architecture],
             "weights": self.experiment.weights(setting),
             "id_domains": list(self.experiment.in_domains),
-            "train": self.experiment.train.for_run(architecture).model_dump(mode="json"),
+            "train": self.trained[architecture].model_dump(mode="json"),
         }
 
     def _loss(self, setting: str, architecture: str, seed: str) -> dict[str, Any]:
-        run = self.experiment.train.for_run(architecture)
+        run = self.trained[architecture]
         return {
             "experiment": self.experiment.experiment,
             "setting": setting,

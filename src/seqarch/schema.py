@@ -1,6 +1,7 @@
 """The base of every stage's options: closed models that say what was meant."""
 
 import difflib
+import functools
 import typing
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
@@ -27,7 +28,7 @@ class Spec(BaseModel):
                 raise PydanticCustomError(
                     "unknown_key", "unknown key {key}: {hint}", {"key": repr(key), "hint": hint}
                 )
-            wants = set(_types(cls.model_fields[key].annotation))
+            wants = cls._types_of(key)
             for each in value if isinstance(value, list) else [value]:
                 if isinstance(each, str) and wants & {int, float} and str not in wants and _is_number(each):
                     raise PydanticCustomError(
@@ -37,6 +38,11 @@ class Spec(BaseModel):
                         {"key": key, "given": each},
                     )
         return data
+
+    @classmethod
+    @functools.cache
+    def _types_of(cls, key: str) -> frozenset[type]:
+        return frozenset(_types(cls.model_fields[key].annotation))
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
