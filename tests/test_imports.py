@@ -22,7 +22,8 @@ BELOW["analysis"] = {*BELOW["evaluation"], "evaluation"}
 BELOW["figures"] = {*BELOW["analysis"], "analysis"}
 BELOW["cli"] = {*BELOW["figures"], "figures"}
 BELOW["config"] = {*BELOW["figures"], "figures"}
-BELOW["plan"] = {*BELOW["config"], "config"}
+BELOW["slices"] = {*BELOW["config"], "config"}
+BELOW["plan"] = {*BELOW["slices"], "slices"}
 BELOW["workflow"] = {"plan", "config"}
 
 

@@ -17,10 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seqarch.analysis.realised import load_claims, realised
 from seqarch.architecture import mixer_names
 from seqarch.config import Experiment
-from seqarch.corpus.catalogue import groups, source_slice
 from seqarch.errors import SeqarchError
 from seqarch.files import canonical_json
 from seqarch.provenance import (
@@ -31,7 +29,7 @@ from seqarch.provenance import (
     recipe,
     remember,
 )
-from seqarch.training.spec import checkpoint_names
+from seqarch.slices import SPLITS, Slices
 
 RECIPE_DIGITS = 16  # of a recipe in `expects`: keeps the command line of a job with 1024 inputs short enough
 SHARDS = ("group", "shard")
@@ -54,11 +52,10 @@ RULES = {
     "deduplicate": Rule(("group",), ("{corpus}/text/{group}.json",)),
     "tokenizer": Rule((), ("{corpus}/tokenizer/manifest.json",)),
     "tokenize": Rule(SHARDS, ("{corpus}/tokens/parts/{group}-{shard}.json",)),
+    "tokens_group": Rule(("group",), ("{corpus}/tokens/groups/{group}.json",)),
     "tokens_manifest": Rule(
         ("domain",),
-        tuple(
-            f"{{corpus}}/tokens/{split}/{{domain}}/manifest.json" for split in ("train", "validation", "test")
-        ),
+        tuple(f"{{corpus}}/tokens/{split}/{{domain}}/manifest.json" for split in SPLITS),
     ),
     "discard_text": Rule(("group",), ("{corpus}/text/discarded/{group}.json",)),
     "corpus_table": Rule((), ("{root}/tables/corpus.parquet",)),
@@ -93,18 +90,15 @@ class Plan:
 
     def __init__(self, experiment: Experiment, config_dir: Path) -> None:
         self.experiment = experiment
-        self.config_dir = config_dir
         self.corpus = f"results/corpora/{experiment.corpus.name}"
         self.root = f"results/{experiment.experiment}"
         self.run = f"{self.root}/runs/{RUN_PATH}"
         self.loss = f"{self.root}/evaluation/loss/{RUN_PATH}"
         self.archives = getattr(experiment.corpus.source, "archives_dir", None) or f"{self.corpus}/archives"
-        self.groups = groups(experiment.corpus)
-        self.models = {name: experiment.model_of(name) for name in experiment.architectures}
-        self.trained = {name: experiment.train.for_run(name) for name in experiment.architectures}
+        self.slices = Slices(experiment, config_dir)
+        self.groups, self.models = self.slices.groups, self.slices.models
         self._recipes: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
         self._fingerprints: dict[tuple[str, ...], str] = {}
-        self.claims = load_claims(config_dir / "claims.yaml")
 
     # --- jobs and files -------------------------------------------------------------------------------
 
@@ -134,7 +128,9 @@ class Plan:
             return
         names = RULES[rule].wildcards
         for combination in itertools.product(*([fixed[n]] if n in fixed else self.values[n] for n in names)):
-            yield dict(zip(names, combination, strict=True))
+            job = dict(zip(names, combination, strict=True))
+            if rule != "tokens_group" or len(self.groups[job["group"]]) > 1:
+                yield job
 
     def path(self, rule: str, output: int = 0) -> str:
         """The pattern of a rule's output, wildcards left open."""
@@ -146,15 +142,18 @@ class Plan:
         pattern = self.path(rule, output)
         return [pattern.format(**job) for job in self.jobs(rule, **fixed)]
 
-    def group_of(self, domain: str) -> str:
-        return next(group for group, domains in self.groups.items() if domain in domains)
-
     def in_groups(self) -> list[str]:
         """The groups that hold in-domain text."""
-        return list(dict.fromkeys(map(self.group_of, self.experiment.in_domains)))
+        return list(dict.fromkeys(map(self.slices.group_of, self.experiment.in_domains)))
+
+    def tokenized(self, domain: str) -> list[str]:
+        """What a domain's token manifests are merged from. Many domains of many shards would make a graph too
+        large to plan: then their group's manifest stands between."""
+        group = self.slices.group_of(domain)
+        return self.paths("tokens_group", group=group) or self.paths("tokenize", group=group)
 
     def token_manifests(self, split: str, domains: Iterable[str]) -> list[str]:
-        output = ("train", "validation", "test").index(split)
+        output = SPLITS.index(split)
         return [self.path("tokens_manifest", output).format(domain=domain) for domain in domains]
 
     def trained_domains(self) -> list[str]:
@@ -181,8 +180,10 @@ class Plan:
         """The parameter `spec` of a rule."""
         return lambda wildcards: canonical_json(self.slice(rule, **wildcards))
 
-    def code(self, rule: str) -> Callable[..., str]:
+    def code(self, rule: str) -> Callable[..., str] | str:
         """The parameter `code` of a rule."""
+        if "architecture" not in RULES[rule].wildcards:
+            return self.fingerprint(rule)
         return lambda wildcards: self.fingerprint(rule, **wildcards)
 
     def expects(self, wildcards: Any, input: Iterable[str]) -> str:
@@ -238,135 +239,8 @@ class Plan:
         """What a job depends on, as plain JSON."""
         command = RULES[rule].command
         if command == "figure":
-            return self._figure(rule.removeprefix("figure_"))
-        return getattr(self, f"_{command or rule}")(**wildcards)
-
-    # --- slices ---------------------------------------------------------------------------------------
-
-    def _sources(self, group: str) -> dict[str, Any]:
-        return {"source": self._source(group), "group": group, "domains": self.groups[group]}
-
-    def _source(self, group: str) -> dict[str, Any]:
-        return source_slice(self.experiment.corpus, group, self.config_dir)
-
-    def _filter(self, group: str, shard: str) -> dict[str, Any]:
-        corpus = self.experiment.corpus
-        return {
-            "source": self._source(group),
-            "group": group,
-            "domains": {domain: corpus.domains[domain] for domain in self.groups[group]},
-            "filter": corpus.filter.model_dump(mode="json"),
-            "split": corpus.split.model_dump(mode="json"),
-            "n_shards": corpus.n_shards,
-            "shard": int(shard),
-        }
-
-    def _deduplicate(self, group: str) -> dict[str, Any]:
-        corpus = self.experiment.corpus
-        return {"group": group, "n_shards": corpus.n_shards, "filter": {"dedup": corpus.filter.dedup}}
-
-    def _tokenizer(self) -> dict[str, Any]:
-        tokenizer = self.experiment.tokenizer.model_dump(mode="json")
-        return {"tokenizer": tokenizer, "domains": list(self.experiment.in_domains)}
-
-    def _tokenize(self, group: str, shard: str) -> dict[str, Any]:
-        tokenizer = self.experiment.tokenizer.model_dump(mode="json")
-        return {"group": group, "shard": int(shard), "tokenizer": tokenizer, "domains": self.groups[group]}
-
-    def _tokens_manifest(self, domain: str) -> dict[str, Any]:
-        return {
-            "group": self.group_of(domain),
-            "domains": [domain],
-            "splits": ["train", "validation", "test"],
-        }
-
-    def _discard_text(self, group: str) -> dict[str, Any]:
-        return {"group": group}
-
-    def _corpus_table(self) -> dict[str, Any]:
-        return {"corpus": self.experiment.corpus.name, "domains": dict(self.experiment.corpus.domains)}
-
-    def _evaluation_set(self, domain: str) -> dict[str, Any]:
-        loss = self.experiment.evaluation.loss
-        role = self.experiment.corpus.domains[domain]
-        return {
-            "domain": domain,
-            "role": role,
-            "bytes": loss.bytes_per_domain,
-            "max_doc_bytes": loss.max_doc_bytes,
-            "seed": loss.seed,
-        }
-
-    def _train(self, setting: str, architecture: str, seed: str) -> dict[str, Any]:
-        return {
-            "architecture": architecture,
-            "setting": setting,
-            "seed": int(seed),
-            "model": self.models[architecture],
-            "weights": self.experiment.weights(setting),
-            "id_domains": list(self.experiment.in_domains),
-            "train": self.trained[architecture].model_dump(mode="json"),
-        }
-
-    def _loss(self, setting: str, architecture: str, seed: str) -> dict[str, Any]:
-        run = self.trained[architecture]
-        return {
-            "experiment": self.experiment.experiment,
-            "setting": setting,
-            "architecture": architecture,
-            "seed": int(seed),
-            "model": self.models[architecture],
-            "train": {
-                "sequence_length": run.sequence_length,
-                "batch_tokens": run.batch_tokens,
-                "checkpoints": checkpoint_names(run),
-                "torch_threads": run.torch_threads,
-            },
-            "loss": self.experiment.evaluation.loss.model_dump(mode="json"),
-            "domains": dict(self.experiment.corpus.domains),
-        }
-
-    def _tables(self) -> dict[str, Any]:
-        return {"experiment": self.experiment.experiment}
-
-    def _equal_loss(self) -> dict[str, Any]:
-        return {
-            "studies": {
-                name: study.model_dump(mode="json") for name, study in self.experiment.studies.items()
-            },
-            "statistics": self.experiment.statistics.model_dump(mode="json"),
-            "domains": dict(self.experiment.corpus.domains),
-        }
-
-    def _claims(self) -> dict[str, Any]:
-        experiment = self.experiment
-        entries = realised(
-            experiment.architectures,
-            self.models,
-            experiment.model,
-            experiment.tokenizer.vocab_size,
-            experiment.train.sequence_length,
-        )
-        return {
-            **self.claims.model_dump(mode="json"),
-            "experiment": experiment.experiment,
-            "architectures": {name: entry.model_dump(mode="json") for name, entry in entries.items()},
-            "domains": dict(experiment.corpus.domains),
-            "statistics": experiment.statistics.model_dump(mode="json"),
-        }
-
-    def _unigram(self) -> dict[str, Any]:
-        return {
-            "experiment": self.experiment.experiment,
-            "settings": {name: self.experiment.weights(name) for name in self.experiment.train.settings},
-            "domains": dict(self.experiment.corpus.domains),
-        }
-
-    def _figure(self, figure: str) -> dict[str, Any]:
-        slice_ = {"figure": figure, **self.experiment.figures.model_dump(mode="json")}
-        if figure not in ("corpus", "claims"):  # colours are chosen from all architectures
-            slice_["architectures"] = {name: mixer_names(model) for name, model in self.models.items()}
-        return slice_
+            return self.slices.figure(rule.removeprefix("figure_"))
+        return getattr(self.slices, command or rule)(**wildcards)
 
     # --- the process ----------------------------------------------------------------------------------
 

@@ -59,9 +59,29 @@ rule tokenize:
         " --tokens {params.tokens:q} --out {output.part:q} > {log:q} 2>&1"
 
 
+rule tokens_group:
+    input:
+        parts=lambda wildcards: plan.paths("tokenize", group=wildcards.group),
+    output:
+        plan.path("tokens_group"),
+    log:
+        f"{plan.corpus}/logs/tokens_group/{{group}}.log",
+    conda:
+        "../../envs/seqarch.yaml"
+    params:
+        spec=plan.spec("tokens_group"),
+        code=plan.code("tokens_group"),
+        expects=plan.expects,
+    message:
+        "Gather the tokenized shards of {wildcards.group}"
+    shell:
+        "python -m seqarch.cli.tokens_group --spec {params.spec:q} --code {params.code}"
+        " --expects {params.expects:q} --parts {input.parts:q} --out {output:q} > {log:q} 2>&1"
+
+
 rule tokens_manifest:
     input:
-        parts=lambda wildcards: plan.paths("tokenize", group=plan.group_of(wildcards.domain)),
+        parts=lambda wildcards: plan.tokenized(wildcards.domain),
     output:
         train=plan.path("tokens_manifest", 0),
         validation=plan.path("tokens_manifest", 1),

@@ -115,15 +115,7 @@ def merge_shards(parts: Sequence[Path], domain: str, split: str) -> dict[str, An
     Raises TokenStoreError if a part is no such manifest, or the shards used different tokenizers.
     """
     shards = [_read_part(path) for path in parts]
-    common = {
-        key: {shard[key] for shard in shards} for key in ("dtype", "vocab_size", "bos_id", "tokenizer_sha256")
-    }
-    for key, found in common.items():
-        if len(found) != 1:
-            raise TokenStoreError(
-                f"shards of different tokenizers: {key} is {' and '.join(map(str, sorted(found)))}; tokenize "
-                "them again"
-            )
+    common = _common(shards)
     files = sorted(
         (
             {key: value for key, value in entry.items() if key not in ("domain", "split")}
@@ -137,10 +129,35 @@ def merge_shards(parts: Sequence[Path], domain: str, split: str) -> dict[str, An
     return {
         "domain": domain,
         "split": split,
-        **{k: v.pop() for k, v in common.items()},
+        **common,
         **totals,
         "files": files,
     }
+
+
+def merge_parts(parts: Sequence[Path]) -> dict[str, Any]:
+    """The shards' manifests as one of the same form, without its provenance: what the domains of a large
+    group are merged from, so that not each of them reads all shards' manifests.
+
+    Raises TokenStoreError as `merge_shards`.
+    """
+    shards = [_read_part(path) for path in parts]
+    files = [entry for shard in shards for entry in shard["files"]]
+    return {**_common(shards), "files": files}
+
+
+def _common(shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What all shards have to agree on."""
+    common = {}
+    for key in ("dtype", "vocab_size", "bos_id", "tokenizer_sha256"):
+        found = {shard[key] for shard in shards}
+        if len(found) != 1:
+            raise TokenStoreError(
+                f"shards of different tokenizers: {key} is {' and '.join(map(str, sorted(found)))}; tokenize "
+                "them again"
+            )
+        common[key] = found.pop()
+    return common
 
 
 def _read_part(path: Path) -> dict[str, Any]:

@@ -1,0 +1,159 @@
+"""Exactly what each step depends on, as plain JSON: one method for each command of seqarch.cli.
+
+A key that a step does not use is not in its slice, so that changing it leaves the step's results standing.
+"""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from seqarch.analysis.realised import load_claims, realised
+from seqarch.architecture import mixer_names
+from seqarch.config import Experiment
+from seqarch.corpus.catalogue import groups, source_slice
+from seqarch.training.spec import checkpoint_names
+
+Slice = dict[str, Any]
+SPLITS = ("train", "validation", "test")
+
+
+class Slices:
+    """Slices of one experiment. Arguments are the wildcards of a job, strings as in Snakemake."""
+
+    def __init__(self, experiment: Experiment, config_dir: Path) -> None:
+        self.experiment = experiment
+        self.options = experiment.model_dump(mode="json")
+        self.domains: dict[str, str] = self.options["corpus"]["domains"]
+        self.groups = groups(experiment.corpus)
+        self.models = {name: experiment.model_of(name) for name in experiment.architectures}
+        self.runs = {name: experiment.train.for_run(name) for name in experiment.architectures}
+        self._sources = {group: source_slice(experiment.corpus, group, config_dir) for group in self.groups}
+        self._claims = load_claims(config_dir / "claims.yaml")
+
+    def group_of(self, domain: str) -> str:
+        return next(group for group, domains in self.groups.items() if domain in domains)
+
+    # --- corpus and tokens ----------------------------------------------------------------------------
+
+    def sources(self, group: str) -> Slice:
+        return {"source": self._sources[group], "group": group, "domains": self.groups[group]}
+
+    def filter(self, group: str, shard: str) -> Slice:
+        corpus = self.options["corpus"]
+        return {
+            "source": self._sources[group],
+            "group": group,
+            "domains": {domain: self.domains[domain] for domain in self.groups[group]},
+            "filter": corpus["filter"],
+            "split": corpus["split"],
+            "n_shards": corpus["n_shards"],
+            "shard": int(shard),
+        }
+
+    def deduplicate(self, group: str) -> Slice:
+        corpus = self.options["corpus"]
+        dedup = {"dedup": corpus["filter"]["dedup"]}
+        return {"group": group, "n_shards": corpus["n_shards"], "filter": dedup}
+
+    def tokenizer(self) -> Slice:
+        return {"tokenizer": self.options["tokenizer"], "domains": list(self.experiment.in_domains)}
+
+    def tokenize(self, group: str, shard: str) -> Slice:
+        tokenizer = self.options["tokenizer"]
+        return {"group": group, "shard": int(shard), "tokenizer": tokenizer, "domains": self.groups[group]}
+
+    def tokens_group(self, group: str) -> Slice:
+        return {"group": group}
+
+    def tokens_manifest(self, domain: str) -> Slice:
+        return {"group": self.group_of(domain), "domains": [domain], "splits": list(SPLITS)}
+
+    def discard_text(self, group: str) -> Slice:
+        return {"group": group}
+
+    def corpus_table(self) -> Slice:
+        return {"corpus": self.options["corpus"]["name"], "domains": self.domains}
+
+    # --- runs -----------------------------------------------------------------------------------------
+
+    def train(self, setting: str, architecture: str, seed: str) -> Slice:
+        return {
+            "architecture": architecture,
+            "setting": setting,
+            "seed": int(seed),
+            "model": self.models[architecture],
+            "weights": self.experiment.weights(setting),
+            "id_domains": list(self.experiment.in_domains),
+            "train": self._run_options[architecture],
+        }
+
+    @cached_property
+    def _run_options(self) -> dict[str, Slice]:
+        return {name: run.model_dump(mode="json") for name, run in self.runs.items()}
+
+    def evaluation_set(self, domain: str) -> Slice:
+        loss = self.options["evaluation"]["loss"]
+        return {
+            "domain": domain,
+            "role": self.domains[domain],
+            "bytes": loss["bytes_per_domain"],
+            "max_doc_bytes": loss["max_doc_bytes"],
+            "seed": loss["seed"],
+        }
+
+    def loss(self, setting: str, architecture: str, seed: str) -> Slice:
+        run = self.runs[architecture]
+        return {
+            "experiment": self.experiment.experiment,
+            "setting": setting,
+            "architecture": architecture,
+            "seed": int(seed),
+            "model": self.models[architecture],
+            "train": {
+                "sequence_length": run.sequence_length,
+                "batch_tokens": run.batch_tokens,
+                "checkpoints": checkpoint_names(run),
+                "torch_threads": run.torch_threads,
+            },
+            "loss": self.options["evaluation"]["loss"],
+            "domains": self.domains,
+        }
+
+    # --- tables and figures ---------------------------------------------------------------------------
+
+    def tables(self) -> Slice:
+        return {"experiment": self.experiment.experiment}
+
+    def unigram(self) -> Slice:
+        return {
+            "experiment": self.experiment.experiment,
+            "settings": {name: self.experiment.weights(name) for name in self.experiment.train.settings},
+            "domains": self.domains,
+        }
+
+    def equal_loss(self) -> Slice:
+        studies, statistics = self.options["studies"], self.options["statistics"]
+        return {"studies": studies, "statistics": statistics, "domains": self.domains}
+
+    def claims(self) -> Slice:
+        experiment = self.experiment
+        entries = realised(
+            experiment.architectures,
+            self.models,
+            experiment.model,
+            experiment.tokenizer.vocab_size,
+            experiment.train.sequence_length,
+        )
+        return {
+            **self._claims.model_dump(mode="json"),
+            "experiment": experiment.experiment,
+            "architectures": {name: entry.model_dump(mode="json") for name, entry in entries.items()},
+            "domains": self.domains,
+            "statistics": self.options["statistics"],
+        }
+
+    def figure(self, figure: str) -> Slice:
+        options = {"figure": figure, **self.options["figures"]}
+        if figure not in ("corpus", "claims"):  # colours are chosen from all architectures
+            options["architectures"] = {name: mixer_names(model) for name, model in self.models.items()}
+        return options
