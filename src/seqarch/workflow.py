@@ -1,5 +1,6 @@
 """What the Snakefile calls: the plan of its configuration, and the checks that need Snakemake's own state."""
 
+import gc
 import os
 import shutil
 import sys
@@ -26,6 +27,7 @@ def open_plan(workflow: Any, config: Mapping[str, Any]) -> Plan:
     os.environ["PATH"] = os.pathsep.join(
         [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
     )
+    gc.set_threshold(100_000)  # planning makes many objects, and they all stay: collecting finds nothing
     config_dir = Path(workflow.basedir) / "config"
     try:
         for file in workflow.configfiles:
