@@ -62,7 +62,8 @@ def test_a_dry_run_on_an_empty_folder_plans_every_job_and_needs_no_data(
     expected = {rule: len(list(plan.jobs(rule))) for rule in RULES}
     assert {rule: found.get(rule, 0) for rule in RULES} == expected
     assert found["total"] == sum(expected.values()) + 1
-    assert seconds < 10 or name != "slimpajama_110m"
+    if name == "slimpajama_110m":  # at paper scale; others on the machine make it slower
+        assert seconds < (10 if os.getloadavg()[0] < 1.5 * (os.cpu_count() or 1) else 20)
     assert not (tmp_path / "results").exists()
 
 

@@ -20,8 +20,6 @@ rule claims:
         f"{plan.root}/benchmarks/claims.tsv"
     conda:
         "../../envs/seqarch.yaml"
-    resources:
-        mem_mb=lambda wildcards, attempt: 8000 * attempt,
     params:
         spec=plan.spec("claims"),
         code=plan.code("claims"),

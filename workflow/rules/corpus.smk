@@ -34,17 +34,12 @@ rule filter:
         f"{plan.corpus}/benchmarks/filter/{{group}}-{{shard}}.tsv"
     conda:
         "../../envs/seqarch.yaml"
-    resources:
-        mem_mb=lambda wildcards, attempt: 2000 * attempt,
-        runtime=lambda wildcards, attempt: 240 * attempt,
     params:
         spec=plan.spec("filter"),
         code=plan.code("filter"),
         expects=plan.expects,
         archives=plan.archives,
         text=plan.folder(f"{plan.corpus}/text"),
-    message:
-        "Filter and split shard {wildcards.shard} of {wildcards.group}"
     shell:
         "python -m seqarch.cli.filter --spec {params.spec:q} --code {params.code} --expects {params.expects:q}"
         " --sources {input.sources:q} --archives {params.archives:q} --text {params.text:q}"
@@ -62,9 +57,6 @@ rule deduplicate:
         f"{plan.corpus}/benchmarks/deduplicate/{{group}}.tsv"
     conda:
         "../../envs/seqarch.yaml"
-    resources:
-        mem_mb=lambda wildcards, attempt: 8000 * attempt,
-        runtime=lambda wildcards, attempt: 240 * attempt,
     params:
         spec=plan.spec("deduplicate"),
         code=plan.code("deduplicate"),

@@ -41,9 +41,6 @@ rule loss:
     conda:
         "../../envs/seqarch.yaml"
     threads: plan.experiment.train.torch_threads
-    resources:
-        mem_mb=lambda wildcards, attempt: 16000 * attempt,
-        runtime=lambda wildcards, attempt: 480 * attempt,
     params:
         spec=plan.spec("loss"),
         code=plan.code("loss"),

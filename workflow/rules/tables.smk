@@ -115,8 +115,6 @@ rule equal_loss:
         f"{plan.root}/benchmarks/equal_loss.tsv"
     conda:
         "../../envs/seqarch.yaml"
-    resources:
-        mem_mb=lambda wildcards, attempt: 8000 * attempt,
     params:
         spec=plan.spec("equal_loss"),
         code=plan.code("equal_loss"),

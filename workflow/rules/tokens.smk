@@ -14,9 +14,6 @@ rule tokenizer:
         f"{plan.corpus}/benchmarks/tokenizer.tsv"
     conda:
         "../../envs/seqarch.yaml"
-    resources:
-        mem_mb=lambda wildcards, attempt: 16000 * attempt,
-        runtime=lambda wildcards, attempt: 240 * attempt,
     params:
         spec=plan.spec("tokenizer"),
         code=plan.code("tokenizer"),
@@ -42,17 +39,12 @@ rule tokenize:
         f"{plan.corpus}/benchmarks/tokenize/{{group}}-{{shard}}.tsv"
     conda:
         "../../envs/seqarch.yaml"
-    resources:
-        mem_mb=lambda wildcards, attempt: 4000 * attempt,
-        runtime=lambda wildcards, attempt: 240 * attempt,
     params:
         spec=plan.spec("tokenize"),
         code=plan.code("tokenize"),
         expects=plan.expects,
         text=plan.folder(f"{plan.corpus}/text"),
         tokens=plan.folder(f"{plan.corpus}/tokens"),
-    message:
-        "Tokenize shard {wildcards.shard} of {wildcards.group}"
     shell:
         "python -m seqarch.cli.tokenize --spec {params.spec:q} --code {params.code} --expects {params.expects:q}"
         " --text {params.text:q} --manifest {input.text:q} --tokenizer {input.tokenizer:q}"

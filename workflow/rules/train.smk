@@ -21,9 +21,6 @@ rule train:
     conda:
         "../../envs/seqarch.yaml"
     threads: plan.experiment.train.torch_threads
-    resources:
-        mem_mb=lambda wildcards, attempt: 16000 * min(attempt, 3),
-        runtime=lambda wildcards, attempt: 1440 * min(attempt, 3),
     params:
         spec=plan.spec("train"),
         code=plan.code("train"),
