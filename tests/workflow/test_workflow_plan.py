@@ -166,3 +166,4 @@ def test_a_run_in_domain_depends_on_in_domain_text_alone() -> None:
         {"group": "out", "shard": "3"}
     )
     assert plan.in_groups() == ["in"]
+    assert plan.tokenized("arxiv") == ["results/corpora/slimpajama_627b/tokens/groups/out.json"]

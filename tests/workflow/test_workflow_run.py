@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from seqarch.cli import tokens_group
 from seqarch.provenance import read_record
+from seqarch.tokens.packing import merge_shards
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +44,17 @@ def test_every_declared_output_carries_its_record(finished: Any) -> None:
     ]
     for path in recorded:
         assert read_record(finished.workdir / path) is not None, path
+
+
+def test_shards_gathered_by_group_give_the_same_manifests(finished: Any, tmp_path: Path) -> None:
+    """What a group of several domains goes through; here each domain is a group of its own."""
+    parts = sorted((finished.results / "corpora" / "words" / "tokens" / "parts").glob("prose-*.json"))
+    assert len(parts) == 2
+    gathered = tmp_path / "group.json"
+    arguments = ["--spec", '{"group":"prose"}', "--parts", *map(str, parts), "--out", str(gathered)]
+    assert tokens_group.main(arguments) == 0
+    assert merge_shards([gathered], "prose", "train") == merge_shards(parts, "prose", "train")
+    assert read_record(gathered) is not None
 
 
 def test_repeating_it_does_nothing_at_once(finished: Any, cpu_seconds: Callable[[], float]) -> None:
