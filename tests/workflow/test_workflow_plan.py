@@ -62,7 +62,7 @@ def test_a_dry_run_on_an_empty_folder_plans_every_job_and_needs_no_data(
     expected = {rule: len(list(plan.jobs(rule))) for rule in RULES}
     assert {rule: found.get(rule, 0) for rule in RULES} == expected
     assert found["total"] == sum(expected.values()) + 1
-    assert seconds < 30  # that nothing grows out of hand; bench_workflow.py holds it to 10 s
+    assert seconds < 20  # on a busy machine; bench_workflow.py has the goal, 10 s, which is not met yet
     assert not (tmp_path / "results").exists()
 
 
@@ -118,7 +118,7 @@ def test_parsing_loads_no_torch_and_is_fast(tmp_path: Path, cpu_seconds: Callabl
     }
     assert "seqarch.workflow" in loaded
     assert not {name for name in loaded if name.split(".")[0] in ("torch", "datasets", "scipy", "matplotlib")}
-    assert cpu_seconds() < 15
+    assert cpu_seconds() < 6
 
 
 def test_our_own_share_of_parsing_is_well_under_a_second(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ print(time.process_time() - start)
     runs = [
         subprocess.run([sys.executable, "-c", code, *files], capture_output=True, text=True) for _ in range(3)
     ]
-    assert min(float(run.stdout) for run in runs) < 4, runs[0].stderr
+    assert min(float(run.stdout) for run in runs) < 1.5, runs[0].stderr
 
 
 def test_a_job_of_1024_shards_fits_on_a_command_line(tmp_path: Path) -> None:
