@@ -18,6 +18,7 @@ class Config(MixerConfig):
     temperature: divides the scores; below 1 it sharpens.
     qk_norm: RMSNorm over each head of q and k.
     conv: short convolution + silu on q, k, v.
+    conv_bias, conv_silu: with a bias; with the silu. The released Mamba-2 hybrid has a bias and no silu.
     mlp: whether a SwiGLU follows; without it the block is the attention layer of a Mamba hybrid.
     keys_seed: seed of the random keys.
     """
@@ -32,6 +33,8 @@ class Config(MixerConfig):
     temperature: float = Field(1.0, gt=0)
     qk_norm: bool = False
     conv: bool = False
+    conv_bias: bool = False
+    conv_silu: bool = True
     mlp: bool = True
     keys_seed: int = 0
 
@@ -77,7 +80,7 @@ class Config(MixerConfig):
         return self.position == "learned"
 
     def mixer_params(self) -> Count:
-        convolved = 4 * self.projections * self.width if self.conv else 0
+        convolved = (4 + self.conv_bias) * self.projections * self.width if self.conv else 0
         normed = self.head_dim * (2 if self.keys == "projected" else 1) if self.qk_norm else 0
         return Count((self.projections + 1) * self.d_model * self.width, convolved + normed)
 

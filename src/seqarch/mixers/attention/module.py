@@ -24,7 +24,10 @@ class Mixer(Layer):
         self.config = config
         self.qkv = nn.Linear(config.d_model, config.projections * config.width, bias=False)
         self.output = nn.Linear(config.width, config.d_model, bias=False)
-        self.conv = ShortConvolution(config.projections * config.width) if config.conv else None
+        self.conv = None
+        if config.conv:
+            channels = config.projections * config.width
+            self.conv = ShortConvolution(channels, bias=config.conv_bias, silu=config.conv_silu)
         self.q_norm = RMSNorm(config.head_dim) if config.qk_norm else None
         self.k_norm = RMSNorm(config.head_dim) if config.qk_norm and config.keys == "projected" else None
 
