@@ -31,7 +31,7 @@ from seqarch.training.signals import Stop
 from seqarch.training.spec import RunSpec
 from seqarch.training.workdir import WorkDirectory
 
-GOAL, TURNS, STEPS = 0.95, 4, 50
+GOAL, TURNS, STEPS = 0.95, 4, 100
 T, BATCH, VOCAB = 128, 8, 1024  # the demo's
 CPU = torch.device("cpu")
 

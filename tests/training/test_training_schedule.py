@@ -94,8 +94,10 @@ def test_the_names_declared_are_those_of_the_plan(kind: str, budgets: list[int])
     assert {name.split("-")[0] for name in checkpoint_names(options)} <= set(PHASES)
 
 
-def test_the_demo() -> None:
-    section = parse(TrainSection, demo(), "train")
+def test_names_of_three_budgets() -> None:
+    schedule = {"kind": "wsd", "warmup_fraction": 0.05, "decay_fraction": 0.2}
+    sizes = {"sequence_length": 128, "batch_tokens": 1024, "budgets": [100_000, 200_000, 300_000]}
+    section = parse(TrainSection, demo() | sizes | {"schedule": schedule}, "train")
     names = checkpoint_names(section.for_run("transformer"))
     assert names == [
         *("stable-00000078", "annealed-00000098"),
