@@ -12,7 +12,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +36,7 @@ SHARDS = ("group", "shard")
 RUN = ("setting", "architecture", "seed")
 SHOWN = 10  # files named in an error
 RUN_PATH = "{setting}/{architecture}/seed{seed}"
+SWEEP_PATH = "{root}/sweeps/{setting}/{architecture}"
 
 
 class Rule(NamedTuple):
@@ -60,6 +61,12 @@ RULES = {
     "discard_text": Rule(("group",), ("{corpus}/text/discarded/{group}.json",)),
     "corpus_table": Rule((), ("{root}/tables/corpus.parquet",)),
     "evaluation_set": Rule(("domain",), ("{root}/evaluation/sets/{domain}.json",)),
+    "sweep": Rule(
+        ("setting", "architecture", "rate"),
+        (f"{SWEEP_PATH}/lr{{rate}}/run.json", f"{SWEEP_PATH}/lr{{rate}}/metrics.parquet"),
+        "train",
+    ),
+    "choice": Rule(("setting", "architecture"), (f"{SWEEP_PATH}/choice.json",)),
     "train": Rule(RUN, (f"{{root}}/runs/{RUN_PATH}/run.json", f"{{root}}/runs/{RUN_PATH}/metrics.parquet")),
     "loss": Rule(
         RUN,
@@ -71,12 +78,21 @@ RULES = {
     "losses_table": Rule((), ("{root}/tables/losses.parquet",), "tables"),
     "positions_table": Rule((), ("{root}/tables/positions.parquet",), "tables"),
     "training_table": Rule((), ("{root}/tables/training.parquet",), "tables"),
+    "learning_rates": Rule((), ("{root}/tables/learning_rates.parquet",)),
     "unigram": Rule((), ("{root}/tables/unigram.parquet",)),
     "equal_loss": Rule((), ("{root}/tables/equal_loss.parquet",)),
     "claims": Rule((), ("{root}/tables/claims.parquet",)),
     **{
         f"figure_{figure}": Rule((), (f"{{root}}/figures/{figure}.json",), "figure")
-        for figure in ("corpus", "training", "ood_vs_id", "loss_by_position", "equal_loss", "claims")
+        for figure in (
+            "corpus",
+            "training",
+            "ood_vs_id",
+            "loss_by_position",
+            "equal_loss",
+            "claims",
+            "learning_rates",
+        )
     },
 }
 
@@ -94,6 +110,7 @@ class Plan:
         self.root = f"results/{experiment.experiment}"
         self.run = f"{self.root}/runs/{RUN_PATH}"
         self.loss = f"{self.root}/evaluation/loss/{RUN_PATH}"
+        self.sweep = f"{SWEEP_PATH}/lr{{rate}}".replace("{root}", self.root)
         self.archives = getattr(experiment.corpus.source, "archives_dir", None) or f"{self.corpus}/archives"
         self.slices = Slices(experiment, config_dir)
         self.groups, self.models = self.slices.groups, self.slices.models
@@ -113,13 +130,16 @@ class Plan:
             "setting": list(experiment.train.settings),
             "architecture": list(experiment.architectures),
             "seed": [str(seed) for seed in experiment.train.seeds],
+            "rate": list(dict.fromkeys(itertools.chain(*self.slices.rates.values()))),
         }
 
     @property
     def constraints(self) -> dict[str, str]:
         """A regular expression for each wildcard: the values that there are, and nothing else."""
         return {
-            name: "|".join(map(re.escape, values)) for name, values in self.values.items() if name != "shard"
+            name: "|".join(map(re.escape, values))
+            for name, values in self.values.items()
+            if values and name != "shard"
         }
 
     def jobs(self, rule: str, **fixed: str) -> Iterator[dict[str, str]]:
@@ -129,8 +149,18 @@ class Plan:
         names = RULES[rule].wildcards
         for combination in itertools.product(*([fixed[n]] if n in fixed else self.values[n] for n in names)):
             job = dict(zip(names, combination, strict=True))
-            if rule != "tokens_group" or len(self.groups[job["group"]]) > 1:
+            if self._is_needed(rule, job):
                 yield job
+
+    def _is_needed(self, rule: str, job: Mapping[str, str]) -> bool:
+        match rule:
+            case "tokens_group":
+                return len(self.groups[job["group"]]) > 1
+            case "sweep":
+                return job["rate"] in self.slices.rates[job["architecture"]]
+            case "choice":
+                return bool(self.slices.rates[job["architecture"]])
+        return True
 
     def path(self, rule: str, output: int = 0) -> str:
         """The pattern of a rule's output, wildcards left open."""
@@ -166,6 +196,15 @@ class Plan:
         if self.experiment.tokenizer.kind == "pretrained":
             return []
         return [self.path("deduplicate").format(group=group) for group in self.in_groups()]
+
+    def choice(self, wildcards: Any) -> list[str]:
+        """An input: the choice of a run's learning rate, unless the configuration gives it."""
+        fixed = {"setting": wildcards.setting, "architecture": wildcards.architecture}
+        return self.paths("choice", **fixed)
+
+    def swept(self, rule: str) -> list[str]:
+        """What a rule makes of the tried learning rates, if the configuration has any to try."""
+        return self.paths(rule) if self.values["rate"] else []
 
     def compared(self) -> list[str]:
         """The table of the equal-loss comparison, if the configuration compares anything."""
@@ -229,7 +268,8 @@ class Plan:
 
     def modules(self, rule: str, architecture: str = "") -> tuple[str, ...]:
         """Where the code of a rule's jobs starts: its command and what that loads by name."""
-        mixers = mixer_names(self.models[architecture]) if "architecture" in RULES[rule].wildcards else ()
+        with_model = "architecture" in RULES[rule].wildcards and rule != "choice"
+        mixers = mixer_names(self.models[architecture]) if with_model else ()
         figures = (
             [f"seqarch.figures.{rule.removeprefix('figure_')}"] if RULES[rule].command == "figure" else ()
         )
@@ -240,7 +280,8 @@ class Plan:
         command = RULES[rule].command
         if command == "figure":
             return self.slices.figure(rule.removeprefix("figure_"))
-        return getattr(self.slices, command or rule)(**wildcards)
+        method = command if command == "tables" else rule
+        return getattr(self.slices, method)(**wildcards)
 
     # --- the process ----------------------------------------------------------------------------------
 

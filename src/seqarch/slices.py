@@ -27,6 +27,7 @@ class Slices:
         self.groups = groups(experiment.corpus)
         self.models = {name: experiment.model_of(name) for name in experiment.architectures}
         self.runs = {name: experiment.train.for_run(name) for name in experiment.architectures}
+        self.rates = {name: self._rates(name) for name in experiment.architectures}
         self._sources = {group: source_slice(experiment.corpus, group, config_dir) for group in self.groups}
         self._claims = load_claims(config_dir / "claims.yaml")
 
@@ -89,7 +90,31 @@ class Slices:
 
     @cached_property
     def _run_options(self) -> dict[str, Slice]:
-        return {name: run.model_dump(mode="json") for name, run in self.runs.items()}
+        options = {name: run.model_dump(mode="json") for name, run in self.runs.items()}
+        for name in options:
+            if self.rates[name]:
+                options[name]["learning_rate"] = None  # the choice's, which the run reads
+        return options
+
+    def _rates(self, architecture: str) -> dict[str, float]:
+        """The learning rates to try, by their names in paths."""
+        grid = self.experiment.train.grid_of(architecture)
+        return {f"{rate:g}": rate for rate in grid.grid} if grid else {}
+
+    def sweep(self, setting: str, architecture: str, rate: str) -> Slice:
+        train = self.experiment.train
+        grid = train.grid_of(architecture)
+        assert grid is not None
+        trial = train.for_trial(architecture, self.rates[architecture][rate])
+        run = self.train(setting, architecture, str(grid.seed))
+        return run | {"train": trial.model_dump(mode="json")}
+
+    def choice(self, setting: str, architecture: str) -> Slice:
+        rates = list(self.rates[architecture].values())
+        return {"setting": setting, "architecture": architecture, "rates": rates}
+
+    def learning_rates(self) -> Slice:
+        return {"experiment": self.experiment.experiment}
 
     def evaluation_set(self, domain: str) -> Slice:
         loss = self.options["evaluation"]["loss"]

@@ -119,3 +119,26 @@ use rule figure_corpus as figure_equal_loss with:
         stem=plan.stem,
     message:
         "Draw out-of-domain loss at equal in-domain loss"
+
+
+use rule figure_corpus as figure_learning_rates with:
+    input:
+        tables=plan.path("learning_rates"),
+    output:
+        record=plan.path("figure_learning_rates"),
+        csv=f"{plan.root}/figures/learning_rates.csv",
+        images=report(
+            plan.images("learning_rates"),
+            category="Training",
+            labels={"figure": "learning rates tried and chosen"},
+            caption="../report/learning_rates.rst",
+        ),
+    log:
+        f"{plan.root}/logs/figures/learning_rates.log",
+    params:
+        spec=plan.spec("figure_learning_rates"),
+        code=plan.code("figure_learning_rates"),
+        expects=plan.expects,
+        stem=plan.stem,
+    message:
+        "Draw the learning rates that were tried"

@@ -72,6 +72,33 @@ rule training_table:
         " --metrics {input.metrics:q} --out-training {output.parquet:q} > {log:q} 2>&1"
 
 
+rule learning_rates:
+    input:
+        plan.paths("choice"),
+    output:
+        parquet=plan.path("learning_rates"),
+        csv=report(
+            f"{plan.root}/tables/learning_rates.csv",
+            category="Training",
+            labels={"table": "learning rates tried and chosen"},
+            caption="../report/learning_rates.rst",
+        ),
+    log:
+        f"{plan.root}/logs/learning_rates.log",
+    conda:
+        "../../envs/seqarch.yaml"
+    params:
+        spec=plan.spec("learning_rates"),
+        code=plan.code("learning_rates"),
+        expects=plan.expects,
+        stem=plan.stem,
+    message:
+        "Gather the learning rates that were tried"
+    shell:
+        "python -m seqarch.cli.learning_rates --spec {params.spec:q} --code {params.code}"
+        " --expects {params.expects:q} --choices {input:q} --out {params.stem:q} > {log:q} 2>&1"
+
+
 rule unigram:
     input:
         train=plan.token_manifests("train", plan.trained_domains()),

@@ -7,11 +7,13 @@ command goes on from there; 1, 2 an error, which the last line explains.
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from seqarch.architecture import mixer_names
 from seqarch.cli.common import run_step, step_parser
 from seqarch.provenance import record
 from seqarch.schema import parse
+from seqarch.training.choice import read_choice
 from seqarch.training.data import name_manifests
 from seqarch.training.loop import Job, train
 from seqarch.training.spec import RunSpec
@@ -24,27 +26,42 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--work", required=True, type=Path, help="where unfinished runs keep their state")
     parser.add_argument("--run", required=True, type=Path, help="the run directory to make")
+    parser.add_argument(
+        "--choice", nargs="?", type=Path, help="choice.json: the learning rate where it is null"
+    )
+    parser.add_argument(
+        "--trial",
+        action="store_true",
+        help="the run tries a learning rate: divergence is a result, and no checkpoint is kept",
+    )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--save-seconds", type=float, default=300.0, help="save the state this often")
-    return run_step(
-        "train", parser, _train, argv, mixers=lambda spec: mixer_names(parse(RunSpec, spec).model)
-    )
+    return run_step("train", parser, _train, argv, mixers=lambda spec: mixer_names(spec["model"]))
 
 
 def _train(args: argparse.Namespace) -> None:
-    spec = parse(RunSpec, args.spec)
+    spec = parse(RunSpec, _with_choice(args.spec, args.choice))
     manifests = name_manifests(args.manifests)
+    inputs = manifests | ({"choice": args.choice} if args.choice else {})
     train(
         Job(
             spec=spec,
             manifests=manifests,
             work=args.work,
             run=args.run,
-            record=record("train", args.spec, args.code, manifests, packages=("torch",)),
+            record=record("train", args.spec, args.code, inputs, packages=("torch",)),
             device=args.device,
             save_seconds=args.save_seconds,
+            trial=args.trial,
         )
     )
+
+
+def _with_choice(spec: dict[str, Any], choice: Path | None) -> dict[str, Any]:
+    """The spec with the learning rate that was chosen, if there was a choice."""
+    if choice is None:
+        return spec
+    return spec | {"train": spec["train"] | {"learning_rate": read_choice(choice)}}
 
 
 if __name__ == "__main__":

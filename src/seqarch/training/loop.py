@@ -8,6 +8,7 @@ of the step, so a resumed run is bitwise the uninterrupted one (on a CPU).
 
 import logging
 import math
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -49,6 +50,8 @@ class Job:
         record: provenance of the outputs.
         device: cpu, cuda or auto.
         save_seconds: between two saved states.
+        trial: the run only tries a learning rate: it keeps no checkpoint, and a loss that is not finite ends
+            it with what was measured before.
     """
 
     spec: RunSpec
@@ -58,6 +61,7 @@ class Job:
     record: Mapping[str, Any]
     device: str = "auto"
     save_seconds: float = 300.0
+    trial: bool = False
 
 
 def train(job: Job) -> None:
@@ -76,7 +80,13 @@ def train(job: Job) -> None:
     ):
         trainer = Trainer(job, device, work, stop)
         trainer.resume()
-        trainer.fit()
+        try:
+            trainer.fit()
+        except NonFiniteError as error:
+            if not job.trial:
+                raise
+            log.warning("%s", error)
+            trainer.diverged = True
         trainer.write_results()
         work.publish(job.run)
         work.remove()
@@ -117,6 +127,7 @@ class Trainer:
         # Backward computes two products for each of the forward pass.
         self.flops_per_token = 3 * self.sizes["flops_per_token"]
         self.peak = peak_flops(device, self.spec.precision)
+        self.diverged = False
         self._rows = (self.spec.micro_batch_tokens or self.spec.batch_tokens) // self.spec.sequence_length
         self._every = self.spec.steps(self.spec.validation.every_tokens)
         self._saved: tuple[tuple[int, int], str] | None = None  # the last saved position and its state
@@ -288,6 +299,8 @@ class Trainer:
         run, out, history = self.job.spec, self.work.outputs, self.at.history
         timing = history.timing(self.spec.batch_tokens, self.flops_per_token, self.peak)
         with self.work.writing():
+            if self.job.trial:
+                shutil.rmtree(out / "checkpoints", ignore_errors=True)
             metrics = history.metrics(run.architecture, run.setting, run.seed)
             write_parquet(out / "metrics.parquet", metrics, self.job.record)
             write_parquet(out / "timing.parquet", timing, self.job.record)
@@ -299,14 +312,15 @@ class Trainer:
         tokens = len(rows) * self.spec.batch_tokens
         return {
             "provenance": dict(self.job.record),
-            "checkpoints": self.at.outputs,
+            "checkpoints": {} if self.job.trial else self.at.outputs,
             "model": {**self.sizes, "training_flops_per_token": self.flops_per_token},
             "steps": len(rows),
             "tokens": tokens,
             "seconds": seconds,
-            "tokens_per_second": tokens / seconds,
-            "mfu": self.peak and tokens / seconds * self.flops_per_token / self.peak,
+            "tokens_per_second": tokens / seconds if rows else None,
+            "mfu": self.peak and rows and tokens / seconds * self.flops_per_token / self.peak,
             "resumed": self.at.resumed,
+            "diverged": self.diverged,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "environment": environment(self.device),
         }

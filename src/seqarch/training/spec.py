@@ -10,6 +10,7 @@ from pydantic import (
     PositiveInt,
     StringConstraints,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
@@ -59,6 +60,22 @@ class InProcess(Spec):
     """Train in the step's own process, on one CPU or GPU."""
 
     kind: Literal["inprocess"] = "inprocess"
+
+
+class Grid(Spec):
+    """Learning rates to try for each architecture and setting: the one with the lowest in-domain validation
+    loss is taken. Every rate trains one model from the start, on `budget` tokens."""
+
+    grid: Annotated[tuple[PositiveFloat, ...], Field(min_length=2)]  # increasing
+    budget: PositiveInt | None = None  # tokens of a trial; null: the first of `budgets`
+    seed: NonNegativeInt = 0
+
+    @field_validator("grid")
+    @classmethod
+    def _increases(cls, rates: tuple[float, ...]) -> tuple[float, ...]:
+        if list(rates) != sorted(set(rates)):
+            raise ValueError(f"learning rates must increase: {list(rates)}")
+        return rates
 
 
 class TrainSpec(Spec):
@@ -115,12 +132,13 @@ class Override(Spec):
     """What one architecture does differently: nothing that would make a comparison unfair."""
 
     budgets: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None
-    learning_rate: PositiveFloat | None = None
+    learning_rate: PositiveFloat | Grid | None = None
 
 
 class TrainSection(TrainSpec):
     """The whole section `train:`, for all runs of an experiment."""
 
+    learning_rate: PositiveFloat | Grid  # type: ignore[assignment]  # of a run: a number
     settings: Annotated[dict[Name, Literal["in", "all"] | dict[str, PositiveFloat]], Field(min_length=1)]
     seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
     overrides: dict[str, Override] = Field(default_factory=dict)
@@ -132,19 +150,40 @@ class TrainSection(TrainSpec):
         for setting, weights in self.settings.items():
             if isinstance(weights, dict) and not weights:
                 raise ValueError(f"settings.{setting} names no domain")
+        if self.grid_of("") is not None:
+            self.for_trial("", 1.0)
         for architecture in self.overrides:
             try:
                 self.for_run(architecture)
+                if self.grid_of(architecture) is not None:
+                    self.for_trial(architecture, 1.0)
             except ValidationError as error:
                 raise ValueError(f"overrides.{architecture}: {error.errors()[0]['msg']}") from error
         return self
 
+    def grid_of(self, architecture: str) -> Grid | None:
+        """The learning rates that are tried for this architecture; None where its rate is given."""
+        override = self.overrides.get(architecture, Override()).learning_rate
+        rate = self.learning_rate if override is None else override
+        return rate if isinstance(rate, Grid) else None
+
     def for_run(self, architecture: str) -> TrainSpec:
-        """The options of one architecture's runs, its overrides applied."""
+        """The options of one architecture's runs, its overrides applied. Where the learning rate is to be
+        chosen from a grid, its lowest stands for it."""
         values = self.model_dump(exclude={"settings", "seeds", "overrides"})
         if architecture in self.overrides:
             values |= self.overrides[architecture].model_dump(exclude_none=True)
-        return TrainSpec.model_validate(values)
+        grid = self.grid_of(architecture)
+        return TrainSpec.model_validate(values | ({"learning_rate": grid.grid[0]} if grid else {}))
+
+    def for_trial(self, architecture: str, learning_rate: float) -> TrainSpec:
+        """The options of a run that tries a learning rate of the architecture's grid."""
+        run, grid = self.for_run(architecture), self.grid_of(architecture)
+        assert grid is not None
+        budgets = (grid.budget or run.budgets[0],)
+        return TrainSpec.model_validate(
+            run.model_dump() | {"learning_rate": learning_rate, "budgets": budgets}
+        )
 
 
 class RunSpec(Spec):
