@@ -55,7 +55,7 @@ rule all:
         rules.corpus.input,
         rules.figure_corpus.output,
         rules.figure_training.output,
-        plan.swept("figure_learning_rates"),
+        plan.paths("figure_learning_rates"),
         rules.figure_loss_by_position.output,
         rules.figure_ood_vs_id.output,
         rules.figure_equal_loss.output if plan.compared() else [],

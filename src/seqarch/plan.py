@@ -160,6 +160,8 @@ class Plan:
                 return job["rate"] in self.slices.rates[job["architecture"]]
             case "choice":
                 return bool(self.slices.rates[job["architecture"]])
+            case "learning_rates" | "figure_learning_rates":
+                return bool(self.values["rate"])
         return True
 
     def path(self, rule: str, output: int = 0) -> str:
@@ -201,10 +203,6 @@ class Plan:
         """An input: the choice of a run's learning rate, unless the configuration gives it."""
         fixed = {"setting": wildcards.setting, "architecture": wildcards.architecture}
         return self.paths("choice", **fixed)
-
-    def swept(self, rule: str) -> list[str]:
-        """What a rule makes of the tried learning rates, if the configuration has any to try."""
-        return self.paths(rule) if self.values["rate"] else []
 
     def compared(self) -> list[str]:
         """The table of the equal-loss comparison, if the configuration compares anything."""

@@ -131,6 +131,23 @@ def _corpus():
     return pd.DataFrame(rows)
 
 
+def _learning_rates():
+    """The lowest loss lies within the grid, or at an edge of it; the transformer diverges at the highest."""
+    best = {"transformer": 3e-3, "window-32": 1e-3, "retnet": 1e-2, "gla": 3e-3, "mamba2": 3e-3}
+    rows = [
+        (setting, arch, rate, 4.9 + PACE[arch] + 0.3 * np.log10(rate / best[arch]) ** 2, rate == best[arch])
+        for setting in SETTINGS
+        for arch in ARCHITECTURES
+        for rate in (1e-3, 3e-3, 1e-2)
+    ]
+    names = ["setting", "arch", "learning_rate", "validation_loss", "chosen"]
+    frame = pd.DataFrame(rows, columns=names).assign(experiment="demo", seed=0, tokens=80_000)
+    frame["diverged"] = (frame["arch"] == "transformer") & (frame["learning_rate"] == 1e-2)
+    frame.loc[frame["diverged"], "validation_loss"] = np.nan
+    frame["at_edge"] = frame["chosen"] & (frame["learning_rate"] != 3e-3)
+    return frame
+
+
 def _unigram():
     rows = []
     for setting in SETTINGS:
@@ -158,4 +175,5 @@ def tables(docs):
         "positions": _positions(),
         "corpus": _corpus(),
         "unigram": _unigram(),
+        "learning_rates": _learning_rates(),
     }

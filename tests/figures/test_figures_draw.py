@@ -15,7 +15,7 @@ from seqarch.figures.render import csv_text, read_csv, render
 from seqarch.figures.spec import FigureJob
 from seqarch.figures.style import RC, styles
 
-NAMES = ("corpus", "training", "ood_vs_id", "equal_loss", "loss_by_position")
+NAMES = ("corpus", "training", "ood_vs_id", "equal_loss", "loss_by_position", "learning_rates")
 ARCHITECTURES = {  # of conftest's tables
     "transformer": ("attention",),
     "window-32": ("attention",),
@@ -93,7 +93,7 @@ def test_one_seed_and_one_setting(name, tables, docs):
     small = {
         key: table[(table["seed"] == 0) & (table["setting"] == "mixed")]
         for key, table in tables.items()
-        if key in ("losses", "training", "positions")
+        if key in ("losses", "training", "positions", "learning_rates")
     }
     small["equal_loss"] = equal_loss(part, study, StatisticsSpec(bootstrap=100))
     assert render(module(name).draw, plotted(name, small), LOOK)["svg"]

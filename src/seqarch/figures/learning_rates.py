@@ -46,6 +46,7 @@ def draw(frame: pd.DataFrame, look: Look) -> Figure:
         for name in names:
             _line(axes, rows[rows["arch"] == name], name, look)
         axes.set_xscale("log")
+        axes.margins(0.12)
         axes.set_xticks(sorted(rows["learning_rate"].unique()))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
@@ -64,8 +65,8 @@ def _line(axes: Axes, rows: pd.DataFrame, name: str, look: Look) -> None:
     axes.plot(*_xy(rows[chosen]), **style.points(markersize=6))
     axes.plot(*_xy(rows[rows["at_edge"].astype(bool)]), **EDGE)
     lost = rows.loc[diverged, "learning_rate"]
-    across = {"transform": axes.get_xaxis_transform(), "clip_on": False}  # y as a share of the axes' height
-    axes.plot(lost, [0.98] * len(lost), **(LOST | {"color": style.colour} | across))
+    across = axes.get_xaxis_transform()  # y as a share of the axes' height
+    axes.plot(lost, [0.97] * len(lost), transform=across, **(LOST | {"color": style.colour}))
 
 
 def _xy(rows: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
