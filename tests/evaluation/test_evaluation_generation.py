@@ -98,6 +98,8 @@ def test_what_decoding_keeps_grows_for_caches_only(mixer: str) -> None:
 class Scripted:
     """A model that says one thing, whatever it is asked."""
 
+    max_batch = None
+
     def __init__(self, says: Sequence[int], context: int | None = None) -> None:
         self.says, self.context, self.device = list(says), context, torch.device("cpu")
         self.steps = 0
@@ -199,6 +201,7 @@ def test_batches_hold_equal_lengths_and_no_more_than_they_may() -> None:
     found = list(batches(lengths, 5, 20))
     assert found == [[0, 2], [3], [1], [4], [5]]
     assert sorted(i for batch in found for i in batch) == list(range(6))
+    assert list(batches([5, 5, 5], 5, 100, max_batch=2)) == [[0, 1], [2]]
 
 
 def test_float32_answers_agree_wherever_the_choice_is_clear() -> None:

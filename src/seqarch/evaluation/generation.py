@@ -35,10 +35,12 @@ class CausalModel(Protocol):
 
     Attributes:
         context: the longest sequence it reads, prompt and answer; None: no limit of its own.
+        max_batch: the most prompts it continues at once; None: any number.
         device: where it is.
     """
 
     context: int | None
+    max_batch: int | None
     device: torch.device
 
     def greedy(self, prompts: Tensor, n: int, ended: Ended) -> Tensor:
@@ -81,6 +83,8 @@ class OwnModel:
     Args:
         context: its limit where it has one (learned positions).
     """
+
+    max_batch: int | None = None
 
     def __init__(self, model: Decoder, context: int | None = None) -> None:
         self.model, self.context = model.eval(), context
@@ -151,20 +155,24 @@ def generate(
     """
     stops = stops or Stops()
     _check(model, prompts, max_new_tokens)
-    for batch in batches([len(prompt) for prompt in prompts], max_new_tokens, batch_tokens):
+    lengths = [len(prompt) for prompt in prompts]
+    for batch in batches(lengths, max_new_tokens, batch_tokens, model.max_batch):
         ids = torch.tensor([list(prompts[i]) for i in batch], dtype=torch.long, device=model.device)
         new = model.greedy(ids, max_new_tokens, _Ended(stops, decode))
         for i, row in zip(batch, new.tolist(), strict=True):
             yield i, answer(row, decode, stops)
 
 
-def batches(lengths: Sequence[int], max_new_tokens: int, batch_tokens: int) -> Iterator[list[int]]:
+def batches(
+    lengths: Sequence[int], max_new_tokens: int, batch_tokens: int, max_batch: int | None = None
+) -> Iterator[list[int]]:
     """Indices of prompts of equal length, shortest first, in their order."""
     groups: dict[int, list[int]] = {}
     for i, length in enumerate(lengths):
         groups.setdefault(length, []).append(i)
     for length, members in sorted(groups.items()):
         size = max(1, batch_tokens // (length + max_new_tokens))
+        size = size if max_batch is None else min(size, max_batch)
         yield from (members[start : start + size] for start in range(0, len(members), size))
 
 

@@ -23,8 +23,8 @@ from tokenizers import Tokenizer as Library
 
 from seqarch.evaluation.ruler.errors import ResourceError, RulerError
 from seqarch.evaluation.ruler.spec import SpecialTokens
-from seqarch.files import sha256_text
-from seqarch.tokens.tokenizer import Tokenizer
+from seqarch.files import sha256_file, sha256_text
+from seqarch.tokens.tokenizer import Tokenizer, read_manifest
 
 CACHE_ENTRIES = 200_000  # some 40 MB; cleared when full
 PRINTABLE = frozenset(map(chr, range(0x21, 0x7F)))
@@ -51,6 +51,7 @@ class PromptEncoder:
         special_tokens: `bos` puts `bos_id` first, `template` what the tokenizer's own template puts first.
         bos_id: for `bos`.
         sha256: of the tokenizer's file; of its JSON if not given.
+        end_id: what a model says when its text is over; None: nothing.
 
     Attributes:
         n_special: ids before the text's own.
@@ -66,8 +67,10 @@ class PromptEncoder:
         special_tokens: SpecialTokens,
         bos_id: int | None = None,
         sha256: str | None = None,
+        end_id: int | None = None,
     ) -> None:
         state = library.to_str()
+        self.end_id = end_id
         self._library = library
         self.special_tokens = special_tokens
         self.sha256 = sha256 or sha256_text(state)
@@ -86,9 +89,24 @@ class PromptEncoder:
 
     @classmethod
     def load(cls, manifest: Path, special_tokens: SpecialTokens) -> "PromptEncoder":
-        """The tokenizer of a manifest that `cli.tokenizer` wrote."""
-        tokenizer = Tokenizer.load(manifest)
-        return cls(Library.from_file(str(tokenizer.path)), special_tokens, tokenizer.bos_id, tokenizer.sha256)
+        """The tokenizer of a manifest that `cli.tokenizer` or `cli.pretrained_tokenizer` wrote.
+
+        In a tokenizer trained here the token that starts a document also ends the one before.
+
+        Raises RulerError, or TokenizerError, if the file is not the manifest's.
+        """
+        values = read_manifest(manifest)
+        path, sha256 = Path(manifest).parent / values["file"], values["sha256"]
+        if values["kind"] != "published":
+            path, sha256 = Tokenizer.load(manifest).path, values["sha256"]
+        elif sha256_file(path) != sha256:
+            raise RulerError(f"{path} is not the file of {manifest}: make the tokenizer again")
+        end_id = values["eos_id"] if "eos_id" in values else values["bos_id"]
+        return cls(Library.from_file(str(path)), special_tokens, values["bos_id"], sha256, end_id)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids that a model said; special tokens and ids beyond the vocabulary say nothing."""
+        return self._library.decode(list(ids), skip_special_tokens=True)
 
     def _prefix(self, bos_id: int | None) -> list[int]:
         if self.special_tokens == "none":
