@@ -59,6 +59,7 @@ rule all:
         rules.figure_loss_by_position.output,
         rules.figure_ood_vs_id.output,
         rules.figure_equal_loss.output if plan.compared() else [],
+        rules.equal_loss_sensitivity.output if plan.compared() else [],
         rules.claims.output,
         rules.figure_claims.output,
 

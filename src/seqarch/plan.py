@@ -81,6 +81,7 @@ RULES = {
     "learning_rates": Rule((), ("{root}/tables/learning_rates.parquet",)),
     "unigram": Rule((), ("{root}/tables/unigram.parquet",)),
     "equal_loss": Rule((), ("{root}/tables/equal_loss.parquet",)),
+    "equal_loss_sensitivity": Rule((), ("{root}/tables/equal_loss_sensitivity.parquet",), "sensitivity"),
     "claims": Rule((), ("{root}/tables/claims.parquet",)),
     **{
         f"figure_{figure}": Rule((), (f"{{root}}/figures/{figure}.json",), "figure")

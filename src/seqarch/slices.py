@@ -160,6 +160,16 @@ class Slices:
         studies, statistics = self.options["studies"], self.options["statistics"]
         return {"studies": studies, "statistics": statistics, "domains": self.domains}
 
+    def sensitivity(self) -> Slice:
+        settings = {name: self.experiment.weights(name) for name in self.experiment.train.settings}
+        inside = set(self.experiment.in_domains)
+        return self.equal_loss() | {
+            "settings": {
+                name: {domain: weight for domain, weight in weights.items() if domain in inside}
+                for name, weights in settings.items()
+            }
+        }
+
     def claims(self) -> Slice:
         experiment = self.experiment
         entries = realised(

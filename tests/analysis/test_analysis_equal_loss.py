@@ -319,7 +319,7 @@ def test_the_wider_interval_covers_the_domain(n_docs):
     """Document SD 0.1, seed SD 0.01: over seeds alone it covers about a half and two thirds of the time."""
     generator = np.random.default_rng(2)
     seeds_only, used = [], []
-    for i in range(300):
+    for i in range(2000):
         curves = simulated(generator, offset=0.1, n_docs=n_docs, seed_sd=0.01, doc_sd=0.1)
         rng = np.random.default_rng(i)
         weights = np.full(n_docs, 1 / n_docs)
@@ -332,8 +332,8 @@ def test_the_wider_interval_covers_the_domain(n_docs):
         for estimate, hits in ((seeds, seeds_only), (wider(seeds, domain, 0.95), used)):
             low, high = estimate.interval(0.95)
             hits.append(low < 0.1 < high)
-    assert np.mean(seeds_only) < 0.85
-    assert 0.925 <= np.mean(used) <= 0.99
+    assert np.mean(seeds_only) < 0.8
+    assert 0.93 <= np.mean(used) <= 0.97
 
 
 def test_hierarchical_bootstrap_has_the_true_spread():

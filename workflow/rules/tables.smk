@@ -152,3 +152,32 @@ rule equal_loss:
     shell:
         "python -m seqarch.cli.equal_loss --spec {params.spec:q} --code {params.code} --expects {params.expects:q}"
         " --docs {input.docs:q} --out {params.stem:q} > {log:q} 2>&1"
+
+
+rule equal_loss_sensitivity:
+    input:
+        domains=plan.paths("loss", 0),
+        docs=ancient(plan.paths("loss", 1)),
+        train=plan.token_manifests("train", plan.experiment.in_domains),
+    output:
+        parquet=plan.path("equal_loss_sensitivity"),
+        csv=report(
+            f"{plan.root}/tables/equal_loss_sensitivity.csv",
+            category="Loss",
+            labels={"table": "the same comparison by other methods"},
+            caption="../report/equal_loss_sensitivity.rst",
+        ),
+    log:
+        f"{plan.root}/logs/equal_loss_sensitivity.log",
+    conda:
+        "../../envs/seqarch.yaml"
+    params:
+        spec=plan.spec("equal_loss_sensitivity"),
+        code=plan.code("equal_loss_sensitivity"),
+        expects=plan.expects,
+        stem=plan.stem,
+    message:
+        "Compare in other ways at equal in-domain loss"
+    shell:
+        "python -m seqarch.cli.sensitivity --spec {params.spec:q} --code {params.code} --expects {params.expects:q}"
+        " --docs {input.docs:q} --manifests {input.train:q} --out {params.stem:q} > {log:q} 2>&1"

@@ -35,6 +35,7 @@ class CurveSet:
     curves: Mapping[tuple[str, int], Curve]  # (arch, seed) ->
     n_tokens: Mapping[str, NDArray]  # domain -> [docs]
     roles: Mapping[str, str]  # domain -> id | ood
+    shares: Mapping[str, float] | None = None  # of the in-domain sets in x; None: all alike
 
     def domains(self, role: str) -> list[str]:
         return [domain for domain, each in self.roles.items() if each == role]
@@ -51,12 +52,15 @@ class CurveSet:
         return {domain: np.ones((1, len(n)), dtype=np.int64) for domain, n in self.n_tokens.items()}
 
     def losses(self, curve: Curve, draws: Draws) -> tuple[Floats, Floats]:
-        """Nats per token under each draw: x = mean over in-domain sets [B, K], y of each target [T, B, K]."""
+        """Nats per token under each draw: x [B, K] = mean over in-domain sets, weighted by `shares`; y of
+        each target [T, B, K]."""
         rates = {
             domain: (draws[domain] @ nll.T) / (draws[domain] @ self.n_tokens[domain])[:, None]
             for domain, nll in curve.nll.items()
         }
-        x = np.mean([rates[domain] for domain in self.domains("id")], axis=0)
+        inside = self.domains("id")
+        weights = None if self.shares is None else [self.shares[domain] for domain in inside]
+        x = np.average([rates[domain] for domain in inside], axis=0, weights=weights)
         out = [rates[domain] for domain in self.domains("ood")]
         return x, np.stack([*out, np.mean(out, axis=0)])
 

@@ -82,11 +82,18 @@ def largest_sd_for_equivalence(margin: float, n_seeds: int, confidence: float) -
     return float(margin * np.sqrt(n_seeds) / stats.t.ppf(confidence, n_seeds - 1))
 
 
+def welch(a: Floats, b: Floats) -> Estimate:
+    """mean(a) − mean(b) without pairing, unequal variances (Welch 1947); empty with one seed."""
+    difference = float(a.mean() - b.mean())
+    if min(len(a), len(b)) < 2:
+        return Estimate(difference, float("nan"), 1, "seeds")
+    squares = [float(np.var(values, ddof=1) / len(values)) for values in (a, b)]
+    total = sum(squares)
+    parts = sum(v**2 / (len(values) - 1) for v, values in zip(squares, (a, b), strict=True))
+    return Estimate(difference, total**0.5, total**2 / parts if parts else 1.0, "seeds")
+
+
 def welch_p(a: Floats, b: Floats) -> float:
     """p of equal means without pairing, as a sensitivity analysis; NaN with one seed."""
-    if min(len(a), len(b)) < 2:
-        return float("nan")
-    spread = [np.std(values, ddof=1) for values in (a, b)]
-    return float(
-        stats.ttest_ind_from_stats(a.mean(), spread[0], len(a), b.mean(), spread[1], len(b), False).pvalue
-    )
+    estimate = welch(a, b)
+    return float("nan") if np.isnan(estimate.se) else estimate.p_different()

@@ -55,6 +55,12 @@ class EqualLossJob(Spec):
     domains: dict[str, Literal["in", "out"]]  # compared; the documents of others are left out
 
 
+class SensitivityJob(EqualLossJob):
+    """`cli.sensitivity`."""
+
+    settings: dict[str, dict[str, float | None]]  # training domains and weights; null: by tokens
+
+
 class TablesJob(Spec):
     """`cli.tables`."""
 
