@@ -36,7 +36,9 @@ def _run(args: argparse.Namespace) -> None:
         PromptEncoder.load(args.tokenizer, spec.special_tokens),
         word_lists(),
         load_haystack(spec.haystack, args.manifests, args.text) if spec.haystack and essay else None,
-        load_questions(spec.task, spec.questions) if spec.questions and asks else None,
+        load_questions(spec.task, spec.questions, args.manifests, args.text)
+        if spec.questions and asks
+        else None,
         spec.wrapper,
         spec.random_offset,
     )

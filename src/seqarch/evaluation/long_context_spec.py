@@ -1,6 +1,6 @@
 """Options of the long-context evaluation: which models read which samples, and who trained them."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -104,15 +104,8 @@ class PretrainedSection(Spec):
         return self
 
 
-class PublishedTokenizerStep(Spec):
-    """`cli.pretrained_tokenizer`."""
-
-    path: str
-    revision: str
-
-
-class PublishedModelStep(Spec):
-    """`cli.pretrained_model`: bring it onto this machine, and say which it is."""
+class PublishedStep(Spec):
+    """`cli.pretrained_tokenizer` and `cli.pretrained_model`."""
 
     path: str
     revision: str
@@ -124,7 +117,7 @@ class PredictStep(Spec):
     setting: str
     architecture: str
     seed: int
-    model: dict  # resolved
+    model: dict[str, Any]  # resolved: seqarch.architecture.resolve
     checkpoint: str
     special_tokens: SpecialTokens
     batch_tokens: Positive = 32_768

@@ -103,6 +103,7 @@ def comparable(setup: Setup, n: int, essay_sha256: str | None) -> str:
     """`RULER-comparable` for what upstream would measure, else `RULER-style`."""
     same = setup.profile == "faithful" and n == OFFICIAL_N and setup.length in OFFICIAL_LENGTHS
     same = same and (essay_sha256 is None or essay_sha256 in UPSTREAM_ESSAYS)
+    same = same and not (setup.questions is not None and setup.questions.source.startswith("corpus:"))
     return "RULER-comparable" if same else "RULER-style"
 
 

@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from seqarch.evaluation.ruler.errors import ResourceError
+from seqarch.evaluation.ruler.gaps import gap_questions
 from seqarch.evaluation.ruler.questions import QuestionSet, hotpot, read_questions, squad
-from seqarch.evaluation.ruler.spec import CorpusText, FileQuestions, FileText, HubQuestions, HubText
+from seqarch.evaluation.ruler.spec import (
+    CorpusQuestions,
+    CorpusText,
+    FileQuestions,
+    FileText,
+    HubQuestions,
+    HubText,
+)
 from seqarch.files import canonical_json, sha256_text
 from seqarch.tokens.text import read_batches, text_files
 
@@ -132,7 +140,7 @@ def load_haystack(
     return Haystack((row[spec.column] for row in rows), f"huggingface:{spec.path}@{spec.revision or 'main'}")
 
 
-def _corpus(spec: CorpusText, manifests: Sequence[Path], text: Path) -> Iterator[str]:
+def _corpus(spec: CorpusText | CorpusQuestions, manifests: Sequence[Path], text: Path) -> Iterator[str]:
     left = spec.bytes
     for file in text_files(manifests, text, spec.domains, [spec.split]):
         for batch in read_batches(file):
@@ -171,11 +179,24 @@ def load_rows(path: str, name: str | None, revision: str | None, split: str) -> 
         ) from error
 
 
-def load_questions(task: str, spec: HubQuestions | FileQuestions) -> QuestionSet:
-    """The questions of a configuration: SQuAD v2.0 for qa_1, HotpotQA for qa_2.
+def load_questions(
+    task: str,
+    spec: HubQuestions | FileQuestions | CorpusQuestions,
+    manifests: Sequence[Path] = (),
+    text: Path | None = None,
+) -> QuestionSet:
+    """The questions of a configuration: SQuAD v2.0 for qa_1, HotpotQA for qa_2; or gaps in the corpus' text.
+
+    Args:
+        manifests, text: of the corpus' text, as for `load_haystack`.
 
     Raises ResourceError if they are missing, have another shape, or cannot be had without a network.
     """
+    if isinstance(spec, CorpusQuestions):
+        if text is None or not manifests:
+            raise ResourceError("questions: corpus needs --text and --manifests of the corpus stage")
+        source = f"corpus:{'+'.join(spec.domains)}:{spec.split}: gaps in sentences, not RULER-comparable"
+        return gap_questions(task, _corpus(spec, manifests, text), source)
     if isinstance(spec, FileQuestions):
         return read_questions(task, Path(spec.path))
     rows = load_rows(spec.path, spec.name, spec.revision, spec.split)

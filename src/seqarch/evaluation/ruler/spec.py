@@ -75,7 +75,16 @@ class FileQuestions(Spec):
     path: str
 
 
-QuestionsSpec = Annotated[HubQuestions | FileQuestions, Field(discriminator="kind")]
+class CorpusQuestions(Spec):
+    """Gaps in sentences of the corpus stage's text: never comparable with published RULER figures."""
+
+    kind: Literal["corpus"]
+    domains: Annotated[tuple[str, ...], Field(min_length=1)]
+    split: Literal["train", "validation", "test"] = "test"
+    bytes: Positive = 1_000_000  # of whole documents, at most
+
+
+QuestionsSpec = Annotated[HubQuestions | FileQuestions | CorpusQuestions, Field(discriminator="kind")]
 
 
 class Wrapper(Spec):
