@@ -44,12 +44,12 @@ def rows() -> Iterator[dict[str, Any]]:
 # --- timing -------------------------------------------------------------------------------------------
 
 
-def seconds(calls: list[Callable[[], None]], repeats: int = REPEATS) -> list[float]:
+def seconds(calls: list[Callable[[], None]], repeats: int | None = None) -> list[float]:
     """Median time of each call; the calls take turns, so that a slow moment hits all of them."""
     taken: list[list[float]] = [[] for _ in calls]
     for call in calls:
         call()
-    for _ in range(repeats):
+    for _ in range(repeats or REPEATS):
         for each, times in zip(calls, taken, strict=True):
             start = time.perf_counter()
             each()

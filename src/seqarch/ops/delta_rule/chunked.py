@@ -24,7 +24,8 @@ def join_time(x: Tensor, length: int) -> Tensor:
 
 
 class SolveUnitLower(torch.autograd.Function):
-    """(L, R_1, R_2) -> X_m = (I + L)⁻¹ R_m, L [..., C, C] strictly lower triangular, R_m [..., C, D_m].
+    """(L, R_1, R_2) -> X_m = (I + L)⁻¹ R_m, R_m [..., C, D_m], for the part of L [..., C, C] below its
+    diagonal; what else stands in L is not read.
 
     The inverse is formed once: applying it to several right sides, and its transpose in the backward pass,
     are matrix products, which run three times as fast as batched triangular solves.
@@ -53,19 +54,28 @@ class WalkChunks(torch.autograd.Function):
 
         Z_n = U_n + X_n S_n ;   S_{n+1} = decay_n S_n + KV_n + Y_nᵀ Z_n
 
+    or, with sign = -1, Z_n = U_n - X_n S_n.
+
     Args: U [N, B, H, C, V], X and Y [N, B, H, C, K], decay [N, B, H, K or 1, 1] or None (1), KV [N, B, H,
-    K, V] or None (0), S_0 [B, H, K, V]. Returns Z like U, the states before the chunks S_n [N, B, H, K,
+    K, V] or None (0), S_0 [B, H, K, V], sign. Returns Z like U, the states before the chunks S_n [N, B, H, K,
     V], and S_N.
 
     Backward, with P_n = dL/dS_{n+1} in total:
 
-        dU_n = dZ_n + Y_n P_n ;   P_{n-1} = decay_n P_n + X_nᵀ dU_n + dS_n
-        dX_n = dU_n S_nᵀ ;   dY_n = Z_n P_nᵀ ;   dKV_n = P_n ;   ddecay_n = Σ P_n ∘ S_n
+        dU_n = dZ_n + Y_n P_n ;   P_{n-1} = decay_n P_n ± X_nᵀ dU_n + dS_n
+        dX_n = ± dU_n S_nᵀ ;   dY_n = Z_n P_nᵀ ;   dKV_n = P_n ;   ddecay_n = Σ P_n ∘ S_n
     """
 
     @staticmethod
     def forward(
-        ctx: Any, U: Tensor, X: Tensor, Y: Tensor, decay: Tensor | None, KV: Tensor | None, S_0: Tensor
+        ctx: Any,
+        U: Tensor,
+        X: Tensor,
+        Y: Tensor,
+        decay: Tensor | None,
+        KV: Tensor | None,
+        S_0: Tensor,
+        sign: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
         N, heads = U.shape[0], S_0.shape[:2]
         S = torch.empty(N + 1, S_0[..., 0, 0].numel(), *S_0.shape[2:], dtype=S_0.dtype, device=S_0.device)
@@ -75,13 +85,13 @@ class WalkChunks(torch.autograd.Function):
         decay_ = None if decay is None else decay.flatten(1, 2)
         KV_ = None if KV is None else KV.flatten(1, 2)
         for n in range(N):
-            torch.baddbmm(U_[n], X_[n], S[n], out=Z[n])
+            torch.baddbmm(U_[n], X_[n], S[n], alpha=sign, out=Z[n])
             carried = S[n] if decay_ is None else torch.mul(S[n], decay_[n], out=S[n + 1])
             if KV_ is not None:
                 carried = torch.add(carried, KV_[n], out=S[n + 1])
             torch.baddbmm(carried, Y_[n].mT, Z[n], out=S[n + 1])
         ctx.save_for_backward(X_, Y_, decay_, Z, S)
-        ctx.heads, ctx.has_KV = heads, KV is not None
+        ctx.heads, ctx.has_KV, ctx.sign = heads, KV is not None, sign
         return Z.unflatten(1, heads), S[:N].unflatten(1, heads), S[N].unflatten(0, heads).clone()
 
     @staticmethod
@@ -97,19 +107,34 @@ class WalkChunks(torch.autograd.Function):
             carried = (
                 torch.add(dS[n], P[n + 1]) if decay is None else torch.addcmul(dS[n], decay[n], P[n + 1])
             )
-            torch.baddbmm(carried, X[n].mT, dU[n], out=P[n])
+            torch.baddbmm(carried, X[n].mT, dU[n], alpha=ctx.sign, out=P[n])
         d_decay = None
         if decay is not None:
             dims = (-1, -2) if decay.shape[-2] == 1 else (-1,)
             d_decay = (P[1:] * S[:N]).sum(dims, keepdim=True).unflatten(1, heads)
         return (
             dU.unflatten(1, heads),
-            torch.matmul(dU, S[:N].mT).unflatten(1, heads),
+            _signed(torch.matmul(dU, S[:N].mT), ctx.sign).unflatten(1, heads),
             torch.matmul(Z, P[1:].mT).unflatten(1, heads),
             d_decay,
             P[1:].unflatten(1, heads) if ctx.has_KV else None,
             P[0].unflatten(0, heads),
+            None,
         )
+
+
+def _signed(x: Tensor, sign: int) -> Tensor:
+    return x if sign > 0 else x.neg_()
+
+
+def read_chunks(*products: tuple[Tensor, Tensor]) -> Tensor:
+    """The sum of M X over the pairs (M, X), each [N, B, H, ., .]."""
+    shape = (*products[0][0].shape[:3], -1, products[0][1].shape[-1])
+    (M, X), *others = ((M.flatten(0, 2), X.flatten(0, 2)) for M, X in products)
+    total = torch.bmm(M, X)
+    for M, X in others:
+        total = torch.baddbmm(total, M, X)
+    return total.view(shape)
 
 
 def default_chunk_size(T: int, K: int) -> int:

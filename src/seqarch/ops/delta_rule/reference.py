@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from seqarch.ops.common import clamped_exp
-from seqarch.ops.delta_rule.chunked import SolveUnitLower, WalkChunks, join_time, split_time
+from seqarch.ops.delta_rule.chunked import SolveUnitLower, WalkChunks, join_time, read_chunks, split_time
 from seqarch.ops.segments import chunk_masks, starts
 
 
@@ -82,6 +82,6 @@ def delta_rule_chunked(
         write = write * can_write.unsqueeze(-1)
         keep = keep[..., None, None].to(q.dtype)
         decay = keep.expand(-1, -1, q.shape[2], -1, -1) if decay is None else decay * keep
-    U, W = SolveUnitLower.apply(L.tril(-1), v * beta, read)
-    Z, S, S_N = WalkChunks.apply(U, -W, write, decay, None, S_0)
-    return join_time(q @ S + A.tril() @ Z, T), S_N
+    U, W = SolveUnitLower.apply(L, v * beta, read)
+    Z, S, S_N = WalkChunks.apply(U, W, write, decay, None, S_0, -1)
+    return join_time(read_chunks((q, S), (A.tril_(), Z)), T), S_N

@@ -14,7 +14,7 @@ Inside a chunk, with G_i = Σ_{l<=i} g_l, E_i = G_{i-1} and the four decayed pro
 import torch
 from torch import Tensor
 
-from seqarch.ops.delta_rule.chunked import SolveUnitLower, WalkChunks, join_time, split_time
+from seqarch.ops.delta_rule.chunked import SolveUnitLower, WalkChunks, join_time, read_chunks, split_time
 from seqarch.ops.dplr_rule.products import Decayed, decay_all
 from seqarch.ops.segments import chunk_masks, starts
 
@@ -65,8 +65,8 @@ def dplr_rule_chunked(
     if segment_ids is not None:
         x = _within_documents(x, segment_ids, chunk_size)
     U, X = SolveUnitLower.apply(-x.ab, x.ak @ v, x.a_read)
-    Z, S, S_N = WalkChunks.apply(U, X, x.b_write, x.decay.unsqueeze(-1), x.k_write.mT @ v, S_0)
-    return join_time(x.qk @ v + x.qb @ Z + x.q_read @ S, T), S_N
+    Z, S, S_N = WalkChunks.apply(U, X, x.b_write, x.decay.unsqueeze(-1), x.k_write.mT @ v, S_0, 1)
+    return join_time(read_chunks((x.qk, v), (x.qb, Z), (x.q_read, S)), T), S_N
 
 
 def _within_documents(x: Decayed, segment_ids: Tensor, chunk_size: int) -> Decayed:

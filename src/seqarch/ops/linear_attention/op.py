@@ -67,15 +67,16 @@ def linear_attention(
     out_dtype, scale = v.dtype, q.shape[-1] ** -0.5 if scale is None else scale
     q, k, v = q.to(acc), k.to(acc), v.to(acc)
     g, bonus, state = (None if x is None else x.to(acc) for x in (g, bonus, initial_state))
-    q = q if scale == 1.0 else q * scale
     vector = g is not None and (g.dim() == 4 or g.dim() == 2)
     S: Tensor | None
     if q.shape[1] == 1:
-        o, S = linear_attention_recurrent(q, k, v, g, bonus=bonus, scale=1.0, initial_state=state)
+        o, S = linear_attention_recurrent(q, k, v, g, bonus=bonus, scale=scale, initial_state=state)
     elif vector or bonus is not None:
-        o, S = vector_decay(q, k, v, g, bonus, state, segment_ids, chunk_size, return_state)
+        o, S = vector_decay(
+            q if scale == 1.0 else q * scale, k, v, g, bonus, state, segment_ids, chunk_size, return_state
+        )
     else:
-        o, S = scalar_decay(q, k, v, g, state, segment_ids, chunk_size, return_state)
+        o, S = scalar_decay(q, k, v, g, state, segment_ids, chunk_size, scale, return_state)
     return o.to(out_dtype), S if return_state else None
 
 
