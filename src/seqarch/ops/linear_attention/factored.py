@@ -3,9 +3,11 @@ the products (the first form of `scalar.py`), as one autograd Function.
 
 With V'_j = exp(-G_j) v_j, R_n = exp(G_C) P_{n+1} and P_n = dL/dS_n in total, dO'_i = exp(G_i) dO_i:
 
-    P_n  = exp(G_C) P_{n+1} + sum_i q_i dO'_iᵀ
-    dq_i = sum_{j <= i} <dO'_i, V'_j> k_j + S_n dO'_i        dk_j  = sum_{i >= j} <dO'_i, V'_j> q_i + R_n V'_j
-    dV'_j = sum_{i >= j} <q_i, k_j> dO'_i + R_nᵀ k_j          dG_i = <dO_i, o_i> - <dV'_i, V'_i> + [i = C] <P_{n+1}, S_{n+1}>
+    P_n   = exp(G_C) P_{n+1} + sum_i q_i dO'_iᵀ
+    dq_i  = sum_{j <= i} <dO'_i, V'_j> k_j + S_n dO'_i
+    dk_j  = sum_{i >= j} <dO'_i, V'_j> q_i + R_n V'_j
+    dV'_j = sum_{i >= j} <q_i, k_j> dO'_i + R_nᵀ k_j
+    dG_i  = <dO_i, o_i> - <dV'_i, V'_i> + [i = C] <P_{n+1}, S_{n+1}>
 
 Chunk layout is [N, B, H, C, D], chunks first: one step of the walk over them reads contiguous memory. Heads
 that share q and k (Mamba-2) are one head with values side by side, [N, B, 1, C, H V].
