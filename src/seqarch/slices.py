@@ -83,8 +83,11 @@ class Slices:
             "setting": setting,
             "seed": int(seed),
             "model": self.models[architecture],
-            "weights": self.experiment.weights(setting),
-            "id_domains": list(self.experiment.in_domains),
+            "data": {
+                "kind": "tokens",
+                "weights": self.experiment.weights(setting),
+                "id_domains": list(self.experiment.in_domains),
+            },
             "train": self._run_options[architecture],
         }
 

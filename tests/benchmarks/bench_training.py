@@ -99,8 +99,7 @@ def _job(folder: Path, name: str, mixer: str, manifests: list[Path]) -> Job:
         "setting": "benchmark",
         "seed": 0,
         "model": resolve(name, {name: {"mixer": mixer}}, {"scale": "nano"}, VOCAB, T),
-        "weights": {"code": None},
-        "id_domains": ["code"],
+        "data": {"kind": "tokens", "weights": {"code": None}, "id_domains": ["code"]},
         "train": train,
     }
     named = name_manifests(manifests)

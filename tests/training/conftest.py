@@ -94,8 +94,11 @@ def make_spec() -> Callable[..., dict[str, Any]]:
             "setting": "limited",
             "seed": seed,
             "model": resolve("m", {"m": {"mixer": mixer}}, {"d_model": 16, "n_layers": 1}, VOCAB, T),
-            "weights": {"terms": None, "conditions": None},
-            "id_domains": ["terms", "conditions"],
+            "data": {
+                "kind": "tokens",
+                "weights": {"terms": None, "conditions": None},
+                "id_domains": ["terms", "conditions"],
+            },
             "train": options | train,
         }
         return RunSpec.model_validate(spec).model_dump(mode="json")

@@ -86,14 +86,14 @@ def test_each_branch_is_a_run_that_only_decays_earlier(make_job: MakeJob) -> Non
     """Bitwise against a loop written down plainly: no segments, no states, each budget on its own."""
     job = make_job()
     train(job)
-    spec = job.spec
+    spec, domains = job.spec, job.record["spec"]["data"]["weights"]
     for total, decay in ((10, 3), (20, 6)):
         with numerics(1, torch.device("cpu")):
             model = Decoder(spec.model)
             model.init_weights(spec.seed)
             optimizer = torch.optim.AdamW(model.decay_groups(0.1), betas=(0.9, 0.95), eps=1e-8, fused=True)
             data = LanguageModelling(
-                {name: job.manifests[f"train/{name}"] for name in spec.weights}, None, 16, 4, spec.seed
+                {name: job.manifests[f"train/{name}"] for name in domains}, None, 16, 4, spec.seed
             )
             for step in range(1, total + 1):
                 left = total - step + 1

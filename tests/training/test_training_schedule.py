@@ -162,7 +162,11 @@ def test_bad_sections(changes: dict[str, Any], message: str) -> None:
 
 def test_weights_are_all_given_or_none(make_spec: Callable[..., dict[str, Any]]) -> None:
     with pytest.raises(ConfigError, match="give every domain a weight, or none"):
-        parse(RunSpec, make_spec() | {"weights": {"terms": 1.0, "conditions": None}})
+        parse(
+            RunSpec,
+            make_spec()
+            | {"data": {"kind": "tokens", "id_domains": ["terms"], "weights": {"terms": 1.0, "x": None}}},
+        )
 
 
 def test_the_workflow_reads_the_options_without_torch() -> None:

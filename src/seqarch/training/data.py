@@ -1,12 +1,14 @@
 """The batches of one run: training sequences of its domains, validation sequences of the in-domain ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
+from seqarch.tasks.batch import Batch
 from seqarch.tasks.language_modelling import LanguageModelling, Validation
 from seqarch.tokens.store import TokenSet
 from seqarch.training.errors import TrainingError
-from seqarch.training.spec import RunSpec
+from seqarch.training.spec import RunSpec, TokenData
 
 
 class DataError(TrainingError):
@@ -25,17 +27,31 @@ def name_manifests(paths: Sequence[Path]) -> dict[str, Path]:
     return named
 
 
+class Batches(Protocol):
+    """Training batches, a pure function of the step."""
+
+    def batch(self, step: int, rank: int = 0, world_size: int = 1) -> Batch:
+        """The rows of `rank` in the global batch of `step`, both from 0."""
+
+
+# How a run gets its training and validation batches, from its spec and its token manifests.
+OpenData = Callable[[RunSpec, Mapping[str, Path]], tuple[Batches, Iterable[Batch]]]
+
+
 def open_data(spec: RunSpec, manifests: Mapping[str, Path]) -> tuple[LanguageModelling, Validation]:
-    """Training and validation batches.
+    """Training and validation batches of tokenized text.
 
     Args:
-        manifests: `train/<domain>` for each domain in `spec.weights`, `validation/<domain>` for each in
-            `spec.id_domains`.
+        manifests: `train/<domain>` for each domain in `spec.data.weights`, `validation/<domain>` for each in
+            `spec.data.id_domains`.
 
     Raises:
         DataError: a manifest is missing or not needed, or has another vocabulary than the model.
     """
-    needed = {f"train/{name}" for name in spec.weights} | {f"validation/{name}" for name in spec.id_domains}
+    if not isinstance(spec.data, TokenData):
+        raise DataError(f"data of kind {spec.data.kind!r}: seqarch.cli.train trains on tokens")
+    needed = {f"train/{name}" for name in spec.data.weights}
+    needed |= {f"validation/{name}" for name in spec.data.id_domains}
     if needed != manifests.keys():
         missing = ", ".join(sorted(needed - manifests.keys())) or "none"
         surplus = ", ".join(sorted(manifests.keys() - needed)) or "none"
@@ -43,15 +59,15 @@ def open_data(spec: RunSpec, manifests: Mapping[str, Path]) -> tuple[LanguageMod
     train = spec.train
     rows = (train.micro_batch_tokens or train.batch_tokens) // train.sequence_length
     training = LanguageModelling(
-        manifests={name: manifests[f"train/{name}"] for name in spec.weights},
-        weights=spec.weights,
+        manifests={name: manifests[f"train/{name}"] for name in spec.data.weights},
+        weights=spec.data.weights,
         sequence_length=train.sequence_length,
         batch_sequences=train.batch_tokens // train.sequence_length,
         seed=spec.seed,
         document_mask=train.document_mask,
     )
     validation = Validation(
-        manifests={name: manifests[f"validation/{name}"] for name in spec.id_domains},
+        manifests={name: manifests[f"validation/{name}"] for name in spec.data.id_domains},
         n_tokens=train.validation.tokens,
         sequence_length=train.sequence_length,
         batch_sequences=rows,

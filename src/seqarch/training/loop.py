@@ -24,7 +24,7 @@ from seqarch.files import sha256_file, write_json, write_parquet
 from seqarch.model import Decoder
 from seqarch.progress import progress
 from seqarch.training.checkpoint import Metadata, on_cpu, save_model
-from seqarch.training.data import open_data
+from seqarch.training.data import OpenData, open_data
 from seqarch.training.environment import environment, pick_device
 from seqarch.training.errors import Interrupted, NonFiniteError
 from seqarch.training.metrics import History, Row, peak_flops
@@ -52,6 +52,7 @@ class Job:
         save_seconds: between two saved states.
         trial: the run only tries a learning rate: it keeps no checkpoint, and a loss that is not finite ends
             it with what was measured before.
+        open_data: opens the data that the spec names.
     """
 
     spec: RunSpec
@@ -62,6 +63,7 @@ class Job:
     device: str = "auto"
     save_seconds: float = 300.0
     trial: bool = False
+    open_data: OpenData = open_data
 
 
 def train(job: Job) -> None:
@@ -112,7 +114,7 @@ class Trainer:
         self.job, self.device, self.work, self.stop = job, device, work, stop
         self.spec = job.spec.train
         self.plan = plan(self.spec)
-        self.data, self.validation = open_data(job.spec, job.manifests)
+        self.data, self.validation = job.open_data(job.spec, job.manifests)
         torch.manual_seed(job.spec.seed)
         self.model = Decoder(job.spec.model)
         self.model.init_weights(job.spec.seed)

@@ -186,6 +186,32 @@ class TrainSection(TrainSpec):
         )
 
 
+class TokenData(Spec):
+    """Next-token prediction on tokenized text."""
+
+    kind: Literal["tokens"]
+    weights: Annotated[
+        dict[str, PositiveFloat | None], Field(min_length=1)
+    ]  # training domains; null: by tokens
+    id_domains: Annotated[tuple[str, ...], Field(min_length=1)]  # of the validation loss
+
+    @model_validator(mode="after")
+    def _weights_are_of_one_kind(self) -> "TokenData":
+        nulls = sum(weight is None for weight in self.weights.values())
+        if nulls not in (0, len(self.weights)):
+            raise ValueError(f"weights: give every domain a weight, or none of them: {self.weights}")
+        return self
+
+
+class TaskData(Spec):
+    """A task that makes its own sequences. Its module reads its options: a new one of them changes no
+    fingerprint of training on text."""
+
+    kind: Literal["recall"]
+    task: dict[str, Any]  # seqarch.tasks.recall.spec
+    seed: NonNegativeInt = 0  # of the validation sequences, which all runs share
+
+
 class RunSpec(Spec):
     """Everything one training run depends on, besides its code and its input files."""
 
@@ -193,18 +219,8 @@ class RunSpec(Spec):
     setting: str
     seed: NonNegativeInt
     model: dict[str, Any]  # resolved: seqarch.architecture.resolve
-    weights: Annotated[
-        dict[str, PositiveFloat | None], Field(min_length=1)
-    ]  # training domains; null: by tokens
-    id_domains: Annotated[tuple[str, ...], Field(min_length=1)]  # of the validation loss
+    data: Annotated[TokenData | TaskData, Field(discriminator="kind")]
     train: TrainSpec
-
-    @model_validator(mode="after")
-    def _weights_are_of_one_kind(self) -> "RunSpec":
-        nulls = sum(weight is None for weight in self.weights.values())
-        if nulls not in (0, len(self.weights)):
-            raise ValueError(f"weights: give every domain a weight, or none of them: {self.weights}")
-        return self
 
 
 def fork_step(spec: TrainSpec, budget: int) -> int:
