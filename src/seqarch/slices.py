@@ -163,7 +163,7 @@ class Slices:
         studies, statistics = self.options["studies"], self.options["statistics"]
         return {"studies": studies, "statistics": statistics, "domains": self.domains}
 
-    def sensitivity(self) -> Slice:
+    def equal_loss_sensitivity(self) -> Slice:
         settings = {name: self.experiment.weights(name) for name in self.experiment.train.settings}
         inside = set(self.experiment.in_domains)
         return self.equal_loss() | {
