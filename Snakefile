@@ -1,4 +1,4 @@
-"""From raw text to figures. The targets: all (the default), corpus, figures, paper_a."""
+"""From raw text to figures. The targets: all (the default), corpus, figures, paper_a, paper_b."""
 
 from snakemake.utils import min_version
 
@@ -24,6 +24,7 @@ include: "workflow/rules/corpus.smk"
 include: "workflow/rules/tokens.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/loss.smk"
+include: "workflow/rules/longcontext.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/claims.smk"
@@ -38,6 +39,9 @@ localrules:
     corpus,
     figures,
     paper_a,
+    paper_b,
+    pretrained_model,
+    pretrained_tokenizer,
     sources,
 
 
@@ -62,6 +66,7 @@ rule all:
         rules.equal_loss_sensitivity.output if plan.compared() else [],
         rules.claims.output,
         rules.figure_claims.output,
+        plan.paper_b(),
 
 
 rule figures:
@@ -75,3 +80,10 @@ rule paper_a:
         rules.figure_equal_loss.output if plan.compared() else [],
     message:
         "Out-of-domain loss at equal in-domain loss (arXiv 2505.18522)."
+
+
+rule paper_b:
+    input:
+        plan.paper_b(),
+    message:
+        "Long context: RULER, needles by depth and format (arXiv 2407.08112)."

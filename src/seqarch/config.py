@@ -16,6 +16,7 @@ from seqarch.architecture import ModelSpec, resolve
 from seqarch.corpus.catalogue import check_domains
 from seqarch.corpus.spec import CorpusSpec, Name
 from seqarch.errors import ConfigError
+from seqarch.evaluation.long_context_spec import PretrainedSection
 from seqarch.evaluation.spec import EvaluationSpec
 from seqarch.figures.spec import FiguresSpec
 from seqarch.schema import Spec, did_you_mean, parse
@@ -36,6 +37,7 @@ class Experiment(Spec):
     architectures: Annotated[dict[Name, dict[str, Any]], Field(min_length=1)]
     train: TrainSection
     evaluation: EvaluationSpec
+    pretrained: PretrainedSection | None = None
     studies: dict[Name, StudySpec] = {}
     statistics: StatisticsSpec = StatisticsSpec()
     figures: FiguresSpec = FiguresSpec()
@@ -101,6 +103,10 @@ def _name_problems(experiment: Experiment) -> Iterable[str]:
     yield from _unknown(experiment.train.overrides, architectures, "train.overrides", "architecture")
     for name, study in experiment.studies.items():
         yield from _unknown(study.architectures, architectures, f"studies.{name}", "architecture")
+    for name in experiment.pretrained.models if experiment.pretrained else ():
+        if name in architectures:
+            yield f"pretrained.models.{name}: an architecture has this name, too: choose another"
+    yield from _unknown(_long_context_domains(experiment), domains, "evaluation.ruler, needle", "domain")
     folders: dict[str, Iterable[str]] = {
         "architectures": architectures,
         "corpus.domains": domains,
@@ -112,6 +118,15 @@ def _name_problems(experiment: Experiment) -> Iterable[str]:
             other = folded.setdefault(name.casefold(), name)
             if other != name:
                 yield f"{where}: {other!r} and {name!r} are one folder where case does not count: rename one"
+
+
+def _long_context_domains(experiment: Experiment) -> Iterable[str]:
+    """The domains whose text long-context samples are made of."""
+    ruler, needle = experiment.evaluation.ruler, experiment.evaluation.needle
+    sources = [section.haystack for section in (ruler, needle) if section]
+    for source in [*sources, *(ruler.questions.values() if ruler else ())]:
+        if source is not None and source.kind == "corpus":
+            yield from source.domains
 
 
 def _unknown(given: Iterable[str], known: Collection[str], where: str, what: str) -> Iterable[str]:

@@ -21,6 +21,7 @@ from seqarch.architecture import mixer_names
 from seqarch.config import Experiment
 from seqarch.errors import SeqarchError
 from seqarch.files import canonical_json
+from seqarch.long_context import LOADED, NEEDLE, OWN, SAMPLES, LongContext
 from seqarch.provenance import (
     TABLE_VARIABLE,
     entry_modules,
@@ -37,6 +38,7 @@ RUN = ("setting", "architecture", "seed")
 SHOWN = 10  # files named in an error
 RUN_PATH = "{setting}/{architecture}/seed{seed}"
 SWEEP_PATH = "{root}/sweeps/{setting}/{architecture}"
+SAMPLES_PATH = "{suite}/{probe}/L{length}"  # of long-context samples
 
 
 class Rule(NamedTuple):
@@ -45,6 +47,27 @@ class Rule(NamedTuple):
     wildcards: tuple[str, ...]
     outputs: tuple[str, ...]
     command: str = ""  # of seqarch.cli; the rule's own name where it is empty
+
+
+def _long_context_rules() -> dict[str, Rule]:
+    """Samples, predictions and scores, each a folder of files with their records."""
+    folder, by = "{root}/longcontext", {"run": RUN_PATH, "pretrained": "{published}"}
+    run, published = (*RUN, *SAMPLES), ("published", *SAMPLES)
+    data = f"{folder}/data/{{vocab}}/{SAMPLES_PATH}/samples.json"
+    said = {who: (f"{folder}/predictions/{who}/{path}/{SAMPLES_PATH}.json",) for who, path in by.items()}
+    scores = {who: (f"{folder}/scores/{who}/{path}/{SAMPLES_PATH}.parquet",) for who, path in by.items()}
+    return {
+        "pretrained_tokenizer": Rule(("vocab",), (f"{folder}/tokenizers/{{vocab}}/manifest.json",)),
+        "pretrained_model": Rule(("published",), (f"{folder}/models/{{published}}.json",)),
+        "ruler_data": Rule(("vocab", *SAMPLES), (data,)),
+        "needle_data": Rule(("vocab", *SAMPLES), (data,)),
+        "predict": Rule(run, said["run"]),
+        "predict_pretrained": Rule(published, said["pretrained"]),
+        "run_scores": Rule(run, scores["run"], "ruler_score"),
+        "pretrained_scores": Rule(published, scores["pretrained"], "ruler_score"),
+        "ruler_table": Rule((), ("{root}/tables/ruler.parquet",)),
+        "needle_table": Rule((), ("{root}/tables/needle.parquet",)),
+    }
 
 
 RULES = {
@@ -83,6 +106,7 @@ RULES = {
     "equal_loss": Rule((), ("{root}/tables/equal_loss.parquet",)),
     "equal_loss_sensitivity": Rule((), ("{root}/tables/equal_loss_sensitivity.parquet",), "sensitivity"),
     "claims": Rule((), ("{root}/tables/claims.parquet",)),
+    **_long_context_rules(),
     **{
         f"figure_{figure}": Rule((), (f"{{root}}/figures/{figure}.json",), "figure")
         for figure in (
@@ -115,6 +139,7 @@ class Plan:
         self.archives = getattr(experiment.corpus.source, "archives_dir", None) or f"{self.corpus}/archives"
         self.slices = Slices(experiment, config_dir)
         self.groups, self.models = self.slices.groups, self.slices.models
+        self.long_context = LongContext(experiment, self.models, config_dir)
         self._recipes: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
         self._fingerprints: dict[tuple[str, ...], str] = {}
 
@@ -132,6 +157,7 @@ class Plan:
             "architecture": list(experiment.architectures),
             "seed": [str(seed) for seed in experiment.train.seeds],
             "rate": list(dict.fromkeys(itertools.chain(*self.slices.rates.values()))),
+            **self.long_context.values,
         }
 
     @property
@@ -146,6 +172,9 @@ class Plan:
     def jobs(self, rule: str, **fixed: str) -> Iterator[dict[str, str]]:
         """The wildcards of each job of a rule; `fixed` ones keep their value."""
         if rule == "discard_text" and self.experiment.corpus.keep_text:
+            return
+        if rule in self.long_context.jobs:
+            yield from (job for job in self.long_context.jobs[rule] if fixed.items() <= job.items())
             return
         names = RULES[rule].wildcards
         for combination in itertools.product(*([fixed[n]] if n in fixed else self.values[n] for n in names)):
@@ -209,6 +238,41 @@ class Plan:
         """The table of the equal-loss comparison, if the configuration compares anything."""
         return self.paths("equal_loss") if self.experiment.studies else []
 
+    def tokenizer_of(self, vocab: str) -> str:
+        """The manifest of a tokenizer that long-context samples are made for."""
+        return (
+            self.path("tokenizer") if vocab == OWN else self.path("pretrained_tokenizer").format(vocab=vocab)
+        )
+
+    def sample_text(self, wildcards: Any) -> list[str]:
+        """An input: the corpus' text that samples are made of."""
+        groups = map(self.slices.group_of, self.long_context.text_domains(wildcards.probe))
+        return [self.path("deduplicate").format(group=group) for group in dict.fromkeys(groups)]
+
+    def samples(self, vocab: str) -> str:
+        """The pattern of the samples for a tokenizer, .json."""
+        return self.path("ruler_data").replace("{vocab}", vocab)
+
+    def samples_of(self, wildcards: Any) -> str:
+        """The samples that a published model reads, .json."""
+        vocab = self.long_context.vocab_of(wildcards.published)
+        return self.samples(vocab).format(**{name: getattr(wildcards, name) for name in SAMPLES})
+
+    def scores(self, needle: bool) -> list[str]:
+        """The scores that a table gathers."""
+        rules = ("run_scores", "pretrained_scores")
+        return [
+            self.path(rule).format(**job)
+            for rule in rules
+            for job in self.long_context.jobs[rule]
+            if (job["suite"] == NEEDLE) == needle
+        ]
+
+    def paper_b(self) -> list[str]:
+        """What the long-context evaluation ends in; nothing without its sections."""
+        rules = ("ruler_table", "needle_table")
+        return [path for rule in rules for path in self.paths(rule)]
+
     def images(self, figure: str) -> list[str]:
         return [f"{self.root}/figures/{figure}.{ending}" for ending in self.experiment.figures.formats]
 
@@ -267,8 +331,8 @@ class Plan:
 
     def modules(self, rule: str, architecture: str = "") -> tuple[str, ...]:
         """Where the code of a rule's jobs starts: its command and what that loads by name."""
-        with_model = "architecture" in RULES[rule].wildcards and rule != "choice"
-        mixers = mixer_names(self.models[architecture]) if with_model else ()
+        with_model = "architecture" in RULES[rule].wildcards and rule not in ("choice", "run_scores")
+        mixers = mixer_names(self.models[architecture]) if with_model else LOADED.get(rule, ())
         figures = (
             [f"seqarch.figures.{rule.removeprefix('figure_')}"] if RULES[rule].command == "figure" else ()
         )
@@ -279,7 +343,9 @@ class Plan:
         command = RULES[rule].command
         if command == "figure":
             return self.slices.figure(rule.removeprefix("figure_"))
-        method = command if command == "tables" else rule
+        if rule in self.long_context.jobs:
+            return getattr(self.long_context, rule)(**wildcards)
+        method = rule if hasattr(self.slices, rule) else command
         return getattr(self.slices, method)(**wildcards)
 
     # --- the process ----------------------------------------------------------------------------------

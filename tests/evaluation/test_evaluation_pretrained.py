@@ -13,7 +13,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from seqarch.evaluation.checkpoints.weights import PretrainedError
 from seqarch.evaluation.generation import Answer, ContextTooLong, NotANumber, Stops, generate
-from seqarch.evaluation.pretrained import MIXERS, end_ids, load, locate
+from seqarch.evaluation.long_context_spec import MIXERS
+from seqarch.evaluation.pretrained import end_ids, load, locate
 from seqarch.evaluation.published_tokenizer import take
 from seqarch.evaluation.ruler.encoder import PromptEncoder
 from seqarch.evaluation.ruler.errors import RulerError

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 
 from seqarch.cli.common import run_step, step_parser
-from seqarch.evaluation.long_context_spec import PredictPretrainedStep
+from seqarch.evaluation.long_context_spec import MIXERS, PredictPretrainedStep
 from seqarch.evaluation.predict import predict
-from seqarch.evaluation.pretrained import MIXERS, WEIGHTS, end_ids, load, locate
+from seqarch.evaluation.pretrained import WEIGHTS, end_ids, load, locate
 from seqarch.evaluation.ruler import records
 from seqarch.evaluation.ruler.encoder import PromptEncoder
 from seqarch.files import read_json

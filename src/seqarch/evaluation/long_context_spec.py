@@ -16,6 +16,7 @@ from seqarch.evaluation.ruler.spec import (
 )
 from seqarch.schema import Spec
 
+MIXERS = ("attention", "mamba2", "rwkv6")  # that checkpoints of other packages are loaded into
 Who = Literal["own", "pretrained"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
@@ -85,6 +86,7 @@ class PublishedModel(Spec):
     dtype: Dtype = "bfloat16"
     batch_tokens: Positive = 32_768
     published: str | None = None  # its abbreviation in config/published
+    mixers: tuple[str, ...] = ()  # what it is made of, for its colour; by default guessed from the name
 
 
 class PretrainedSection(Spec):
@@ -111,7 +113,15 @@ class PublishedStep(Spec):
     revision: str
 
 
-class PredictStep(Spec):
+class Samples(Spec):
+    """One file of samples."""
+
+    suite: str  # fixed, faithful (RULER's profiles), needle
+    probe: str  # a task, or a format of the needle
+    length: Positive
+
+
+class PredictStep(Samples):
     """`cli.predict`: a run of the experiment answers the samples of one file."""
 
     setting: str
@@ -124,7 +134,7 @@ class PredictStep(Spec):
     torch_threads: Positive = 1
 
 
-class PredictPretrainedStep(Spec):
+class PredictPretrainedStep(Samples):
     """`cli.predict_pretrained`: a published model answers the samples of one file."""
 
     name: str
@@ -132,3 +142,22 @@ class PredictPretrainedStep(Spec):
     context: Positive | None
     dtype: Dtype
     batch_tokens: Positive
+
+
+class TableModel(Spec):
+    """What the tables say of a model beside its scores."""
+
+    training_length: Positive
+    training_length_source: str | None = None
+    published: str | None = None
+
+
+class LongContextTable(Spec):
+    """`cli.ruler_table` and `cli.needle_table`."""
+
+    experiment: str
+    models: dict[str, TableModel]
+    published_sha256: dict[str, str]  # of config/published, by file
+    bootstrap: Positive
+    confidence: Annotated[float, Field(gt=0.5, lt=1)]
+    seed: int

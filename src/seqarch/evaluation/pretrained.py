@@ -17,7 +17,6 @@ from seqarch.evaluation.transformers_adapter import HubModel, load_model
 from seqarch.model import Decoder
 
 OURS = (state_spaces, rwkv6)
-MIXERS = ("attention", "mamba2", "rwkv6")  # that these checkpoints are loaded into
 WEIGHTS = (
     *("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json"),
     *("config.json", "generation_config.json"),
