@@ -17,9 +17,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from seqarch.architecture import mixer_names
-from seqarch.config import Experiment
-from seqarch.errors import SeqarchError
+from seqarch.config import Experiment, check_unique_keys, load
+from seqarch.errors import ConfigError, SeqarchError
 from seqarch.files import canonical_json
 from seqarch.long_context import LOADED, NEEDLE, OWN, SAMPLES, LongContext
 from seqarch.provenance import (
@@ -387,3 +389,18 @@ class Plan:
                 + f"\nTo make them again: snakemake --forcerun {rules}"
                 + "\nTo keep them: go back to the configuration and the code that made them."
             )
+
+
+def open_experiment(path: Path, config_dir: Path) -> Plan:
+    """The plan of a configuration file, for commands about whole experiments.
+
+    Raises ConfigError if the file cannot be read, or is no configuration.
+    """
+    try:
+        check_unique_keys(path)
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"{path}: expected a mapping of keys, as in config/README.md")
+    return Plan(load(config, config_dir), config_dir)

@@ -250,17 +250,26 @@ def recipe(step: str, spec: Any, code: str) -> str:
 
 
 def record(
-    step: str, spec: Any, code: str, inputs: Mapping[str, Path] | None = None, packages: Iterable[str] = ()
+    step: str,
+    spec: Any,
+    code: str,
+    inputs: Mapping[str, Path] | None = None,
+    packages: Iterable[str] = (),
+    origins: Iterable[Path] = (),
 ) -> dict[str, Any]:
     """What every output of a step carries. Equal runs give equal records: no time, host, path or commit.
 
     Args:
         inputs: name -> file whose sha256 is recorded (small files: manifests, tables).
         packages: distributions whose version can change the result.
+        origins: other files it comes from, whose bytes differ between equal runs: what their records say of
+            adoption is repeated, no sha256 of them is.
     """
     versions = {name: importlib.metadata.version(name) for name in sorted(packages)}
     versions["python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
+    adopted = _adopted([*(inputs or {}).values(), *origins])
     return {
+        **({"adopted": adopted} if adopted else {}),
         "step": step,
         "spec": spec,
         "spec_sha256": sha256_text(canonical_json(spec)),
@@ -269,6 +278,15 @@ def record(
         "inputs": {name: sha256_file(path) for name, path in sorted((inputs or {}).items())},
         "packages": versions,
     }
+
+
+def _adopted(paths: Iterable[Path]) -> list[dict[str, str]]:
+    """What is said of adopted outputs (seqarch.adopt) in the records of these files, each once."""
+    known = {}
+    for path in paths:
+        for origin in (read_record(path) or {}).get("adopted", []):
+            known[canonical_json(origin)] = origin
+    return [known[key] for key in sorted(known)]
 
 
 def read_record(path: Path) -> dict[str, Any] | None:

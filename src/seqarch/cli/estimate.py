@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from seqarch.config import check_unique_keys, load
-from seqarch.errors import ConfigError, SeqarchError
+from seqarch.errors import SeqarchError
 from seqarch.estimate import Machine, by_architecture, disk, jobs
-from seqarch.plan import Plan
+from seqarch.plan import Plan, open_experiment
+
+CONFIG = Path(__file__).parents[3] / "config"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     machine = Machine(args.peak_tflops * 1e12, args.mfu, args.shards, args.at_once)
     try:
-        plan = _plan(args.configfile)
+        plan = open_experiment(args.configfile, CONFIG)
         rows = list(by_architecture(plan, machine))
     except SeqarchError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -52,18 +51,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         _print(plan, machine, rows)
     return 0
-
-
-def _plan(path: Path) -> Plan:
-    config_dir = Path(__file__).parents[3] / "config"
-    try:
-        check_unique_keys(path)
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        raise ConfigError(f"{path}: expected a mapping of keys, as in config/README.md")
-    return Plan(load(config, config_dir if config_dir.is_dir() else path.parent), config_dir)
 
 
 def _positive(text: str) -> float:

@@ -33,7 +33,7 @@ def _loss(args: argparse.Namespace) -> None:
     tables = evaluate(job, args.run, args.sets, sha256_text(canonical_json(args.spec)))
     inputs = {domain: args.sets / f"{domain}.json" for domain in job.domains}
     inputs |= {name: args.run / "checkpoints" / f"{name}.safetensors" for name in job.checkpoints}
-    provenance = record("loss", args.spec, args.code, inputs, packages=("torch",))
+    provenance = record("loss", args.spec, args.code, inputs, ("torch",), [args.run / "run.json"])
     for name in ("docs", "positions", "domains"):
         write_parquet(args.out / f"{name}.parquet", getattr(tables, name), provenance)
 

@@ -77,6 +77,8 @@ def _details(node: Node, full: bool) -> Iterator[str]:
     present = {True: "the present code", False: "not the present code", None: "not a step of this version"}
     packages = ", ".join(f"{name} {version}" for name, version in record["packages"].items())
     yield f"code {record['code'][:12]}  {present[node.code_is_present()]}; {packages}"
+    for origin in record.get("adopted", []):
+        yield f"adopted: {origin['path']}, made by code {origin['code'][:12]}: {origin['reason']}"
     if record["step"] == "sources" and node.path.suffix == ".json":
         yield from _raw(read_json(node.path)["files"], full)
     if node.left_out:
