@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = step_parser("ruler_data", str(__doc__))
     parser.add_argument("--tokenizer", type=Path, required=True, help="manifest of the tokenizer")
     parser.add_argument("--text", type=Path, help="folder of the corpus' text, for a haystack from it")
-    parser.add_argument("--manifests", type=Path, nargs="+", default=[], help="of the corpus' text")
+    parser.add_argument("--manifests", type=Path, nargs="*", default=[], help="of the corpus' text")
     parser.add_argument("--out", type=Path, required=True, help="seed<k>.jsonl; its .json goes beside it")
     return run_step("ruler_data", parser, _run, argv)
 
