@@ -92,7 +92,7 @@ def test_the_profile_names_rules_that_exist_and_plans_here(tmp_path: Path) -> No
     rules = set(snakemake("--list-rules", folder=tmp_path).split())
     profile = yaml.safe_load((ROOT / "slurm" / "profile.yaml").read_text())
     assert set(profile["set-resources"]) <= rules
-    assert rules == {*RULES, "all", "corpus", "figures", "paper_a"}
+    assert rules == {*RULES, "all", "corpus", "figures", "paper_a", "paper_b"}
     output = snakemake("--profile", str(ROOT / "slurm"), "-n", "--quiet", "rules", folder=tmp_path)
     assert counts(output)["train"] == 30
 
@@ -166,3 +166,46 @@ def test_a_run_in_domain_depends_on_in_domain_text_alone() -> None:
     )
     assert plan.in_groups() == ["in"]
     assert plan.tokenized("arxiv") == ["results/corpora/slimpajama_627b/tokens/groups/out.json"]
+
+
+def test_long_context_samples_are_made_once_for_each_tokenizer_and_from_the_text_they_name() -> None:
+    config = read("long_context")
+    corpus = {"kind": "corpus", "domains": ["news", "scripture"]}
+    config["evaluation"]["ruler"] |= {"models": ["own", "pretrained"], "haystack": corpus}
+    config["evaluation"]["ruler"]["questions"]["qa_1"] = {"kind": "corpus", "domains": ["code"]}
+    plan = Plan(load(config, ROOT / "config"), ROOT / "config")
+    data = list(plan.jobs("ruler_data"))
+    assert len(data) == len({tuple(job.items()) for job in data}) == 13 * 5 * 5
+    assert {job["vocab"] for job in data} == {"own", "neox", "llama", "gemma", "rwkv-world"}
+    needle = {(job["vocab"], job["length"]) for job in plan.jobs("needle_data")}
+    assert {length for vocab, length in needle if vocab == "gemma"} == {
+        "1024",
+        "2048",
+        "4096",
+        "8192",
+        "16384",
+    }
+    assert "own" not in {vocab for vocab, _ in needle}
+
+    class Wildcards:
+        def __init__(self, probe: str) -> None:
+            self.probe = probe
+
+    texts = {probe: plan.sample_text(Wildcards(probe)) for probe in ("niah_single_2", "qa_1", "qa_2", "cwe")}
+    groups = {domain: plan.slices.group_of(domain) for domain in ("news", "scripture", "code")}
+    folder = "results/corpora/embedded/text"
+    assert texts["niah_single_2"] == [
+        f"{folder}/{groups['news']}.json",
+        f"{folder}/{groups['scripture']}.json",
+    ]
+    assert texts["qa_1"] == [f"{folder}/{groups['code']}.json"]
+    assert texts["qa_2"] == texts["cwe"] == []
+    spec = plan.slice("ruler_data", vocab="neox", suite="fixed", probe="vt", length="4096")
+    assert "haystack" not in spec
+    assert "questions" not in spec
+
+
+def test_without_its_sections_there_is_no_long_context_job() -> None:
+    plan = Plan(load(read("smoke"), ROOT / "config"), ROOT / "config")
+    assert not any(plan.long_context.jobs.values())
+    assert plan.paper_b() == []

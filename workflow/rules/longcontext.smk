@@ -55,6 +55,7 @@ rule ruler_data:
     conda:
         "../../envs/seqarch.yaml"
     params:
+        command="ruler_data",
         spec=plan.spec("ruler_data"),
         code=plan.code("ruler_data"),
         expects=plan.expects,
@@ -62,7 +63,7 @@ rule ruler_data:
     message:
         "Make samples of {wildcards.probe}, {wildcards.length} tokens of {wildcards.vocab}"
     shell:
-        "python -m seqarch.cli.{rule} --spec {params.spec:q} --code {params.code} --expects {params.expects:q}"
+        "python -m seqarch.cli.{params.command} --spec {params.spec:q} --code {params.code} --expects {params.expects:q}"
         " --tokenizer {input.tokenizer:q} --text {params.text:q} --manifests {input.text:q}"
         " --out {output.samples:q} > {log:q} 2>&1"
 
@@ -78,6 +79,7 @@ use rule ruler_data as needle_data with:
     wildcard_constraints:
         suite="needle",
     params:
+        command="needle_data",
         spec=plan.spec("needle_data"),
         code=plan.code("needle_data"),
         expects=plan.expects,
@@ -208,6 +210,7 @@ rule ruler_table:
     conda:
         "../../envs/seqarch.yaml"
     params:
+        command="ruler_table",
         spec=plan.spec("ruler_table"),
         code=plan.code("ruler_table"),
         expects=plan.expects,
@@ -215,7 +218,7 @@ rule ruler_table:
     message:
         "Gather the long-context scores, published figures beside them"
     shell:
-        "python -m seqarch.cli.{rule} --spec {params.spec:q} --code {params.code} --expects {params.expects:q}"
+        "python -m seqarch.cli.{params.command} --spec {params.spec:q} --code {params.code} --expects {params.expects:q}"
         " --scores {input.scores:q} --published {input.published:q} --out {params.stem:q} > {log:q} 2>&1"
 
 
@@ -235,6 +238,7 @@ use rule ruler_table as needle_table with:
     log:
         f"{plan.root}/logs/needle_table.log",
     params:
+        command="needle_table",
         spec=plan.spec("needle_table"),
         code=plan.code("needle_table"),
         expects=plan.expects,
