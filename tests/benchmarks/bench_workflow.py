@@ -1,4 +1,4 @@
-"""What planning costs: a dry run of the paper-scale configuration, and reading the demo's Snakefile."""
+"""What Snakemake costs: dry runs at paper scale and of the demo, and its own share of each job."""
 
 import subprocess
 import sys
@@ -18,6 +18,14 @@ CASES = {
     ),
     "dry run, demo": (("-n", "--quiet", "rules"), 5),
 }
+JOBS, OVERHEAD = 40, 0.5  # of the local executor; seconds allowed for each, the planning of all included
+NOTHING = """
+rule all:
+    input: expand("{n}.txt", n=range(JOBS))
+rule one:
+    output: "{n}.txt"
+    shell: "touch {output}"
+""".replace("JOBS", str(JOBS))
 
 
 def rows() -> Iterator[dict[str, Any]]:
@@ -36,6 +44,35 @@ def rows() -> Iterator[dict[str, Any]]:
             "goal": 1,
             "pass": best <= allowed,
         }
+    yield _overhead()
+
+
+def _overhead() -> dict[str, Any]:
+    """Jobs that do nothing, one after another, against the same shell commands."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "Snakefile").write_text(NOTHING)
+        command = [sys.executable, "-m", "snakemake", "--quiet", "--cores", "1", "-d", folder]
+        start = time.perf_counter()
+        subprocess.run(
+            [*command, "-s", f"{folder}/Snakefile"], check=True, capture_output=True, stdin=subprocess.DEVNULL
+        )
+        ours = (time.perf_counter() - start) / JOBS
+        start = time.perf_counter()
+        for number in range(JOBS):
+            subprocess.run(["bash", "-c", f"touch {folder}/again{number}.txt"], check=True)
+        peer = (time.perf_counter() - start) / JOBS
+    return {
+        "benchmark": "a job on the local executor",
+        "shape": f"{JOBS} jobs, planning included",
+        "threads": 1,
+        "ours": "snakemake",
+        "peer": "bash -c",
+        "ours_seconds": ours,
+        "peer_seconds": peer,
+        "ratio": peer / ours,
+        "goal": "",
+        "pass": ours <= OVERHEAD,
+    }
 
 
 def _seconds(arguments: tuple[str, ...]) -> float:
