@@ -63,6 +63,7 @@ rule all:
         rules.figure_loss_by_position.output,
         rules.figure_ood_vs_id.output,
         rules.figure_equal_loss.output if plan.compared() else [],
+        plan.study_figures(),
         rules.equal_loss_sensitivity.output if plan.compared() else [],
         rules.claims.output,
         rules.figure_claims.output,
@@ -78,6 +79,7 @@ rule paper_a:
     input:
         rules.figure_ood_vs_id.output,
         rules.figure_equal_loss.output if plan.compared() else [],
+        plan.study_figures(),
     message:
         "Out-of-domain loss at equal in-domain loss (arXiv 2505.18522)."
 

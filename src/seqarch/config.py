@@ -53,6 +53,10 @@ class Experiment(Spec):
     def in_domains(self) -> tuple[str, ...]:
         return tuple(domain for domain, role in self.corpus.domains.items() if role == "in")
 
+    def studies_in(self, figure: str) -> dict[str, StudySpec]:
+        """The studies that a figure shows."""
+        return {name: study for name, study in self.studies.items() if figure in study.figures}
+
     def weights(self, setting: str) -> dict[str, float | None]:
         """Training domains of a setting and their weights; None: in proportion to their tokens."""
         chosen = self.train.settings[setting]

@@ -32,7 +32,7 @@ from seqarch.provenance import (
     recipe,
     remember,
 )
-from seqarch.slices import SPLITS, Slices
+from seqarch.slices import SPLITS, STUDY_FIGURES, Slices
 
 RECIPE_DIGITS = 16  # of a recipe in `expects`: keeps the command line of a job with 1024 inputs short enough
 SHARDS = ("group", "shard")
@@ -119,6 +119,7 @@ RULES = {
             "equal_loss",
             "claims",
             "learning_rates",
+            *STUDY_FIGURES,
         )
     },
 }
@@ -177,6 +178,9 @@ class Plan:
             return
         if rule in self.long_context.jobs:
             yield from (job for job in self.long_context.jobs[rule] if fixed.items() <= job.items())
+            return
+        figure = rule.removeprefix("figure_")
+        if figure in STUDY_FIGURES and not self.experiment.studies_in(figure):
             return
         names = RULES[rule].wildcards
         for combination in itertools.product(*([fixed[n]] if n in fixed else self.values[n] for n in names)):
@@ -274,6 +278,10 @@ class Plan:
         """What the long-context evaluation ends in; nothing without its sections."""
         rules = ("ruler_table", "needle_table")
         return [path for rule in rules for path in self.paths(rule)]
+
+    def study_figures(self) -> list[str]:
+        """The figures of paper A that some study names."""
+        return [path for figure in STUDY_FIGURES for path in self.paths(f"figure_{figure}")]
 
     def images(self, figure: str) -> list[str]:
         return [f"{self.root}/figures/{figure}.{ending}" for ending in self.experiment.figures.formats]

@@ -3,11 +3,13 @@
 A key that a step does not use is not in its slice, so that changing it leaves the step's results standing.
 """
 
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from seqarch.analysis.realised import load_claims, realised
+from seqarch.analysis.spec import StudyFigure, StudySpec
 from seqarch.architecture import mixer_names
 from seqarch.config import Experiment
 from seqarch.corpus.catalogue import groups, source_slice
@@ -15,6 +17,7 @@ from seqarch.training.spec import checkpoint_names
 
 Slice = dict[str, Any]
 SPLITS = ("train", "validation", "test")
+STUDY_FIGURES: tuple[str, ...] = get_args(StudyFigure)
 
 
 class Slices:
@@ -160,7 +163,11 @@ class Slices:
         }
 
     def equal_loss(self) -> Slice:
-        studies, statistics = self.options["studies"], self.options["statistics"]
+        statistics = self.options["statistics"]
+        studies = {
+            name: {"reference": study["reference"], "compare": study["compare"]}  # not where it is drawn
+            for name, study in self.options["studies"].items()
+        }
         return {"studies": studies, "statistics": statistics, "domains": self.domains}
 
     def equal_loss_sensitivity(self) -> Slice:
@@ -194,4 +201,24 @@ class Slices:
         options = {"figure": figure, **self.options["figures"]}
         if figure not in ("corpus", "claims"):  # colours are chosen from all architectures
             options["architectures"] = {name: mixer_names(model) for name, model in self.models.items()}
+        if figure == "ood_vs_id":
+            options["study"] = next(iter(self.experiment.studies), None)
+        if figure in STUDY_FIGURES:
+            chosen = self.experiment.studies_in(figure)
+            options["studies"] = list(chosen)
+            if figure in ("minor_factors", "major_factors"):
+                options["factors"] = self._factors(chosen.values())
         return options
+
+    def _factors(self, studies: Iterable[StudySpec]) -> dict[str, list[str]]:
+        """Entry -> the keys in which it differs from its reference, but for sizes that make up for it."""
+        entries = self.experiment.architectures
+        return {
+            name: sorted(
+                key
+                for key in {*entries[name], *entries[study.reference]} - {"hidden", "layers"}
+                if entries[name].get(key) != entries[study.reference].get(key)
+            )
+            for study in studies
+            for name in study.compare
+        }

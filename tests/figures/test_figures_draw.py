@@ -248,7 +248,10 @@ def test_training_has_the_unigram_line_and_annealed_models(tables, draw):
     figure = draw("training", frame)
     grid = panels(figure)
     assert len(grid) == 2 * len(SETTINGS)
-    assert [axes.get_title() for axes in grid[:2]] == ["trained on: limited", "trained on: mixed"]
+    assert [axes.get_title() for axes in grid[:2]] == [
+        "trained on: limited\nn = 3 seeds",
+        "trained on: mixed\nn = 3 seeds",
+    ]
     assert "nats per token" in grid[0].get_ylabel()
     flat = [
         line for line in grid[2].get_lines() if len(set(line.get_ydata())) == 1 and len(line.get_ydata()) == 2
@@ -294,3 +297,48 @@ def test_corpus_bars_are_the_table(tables, draw):
     assert lengths.get_xscale() == "log"
     assert "UTF-8" in bytes_.get_xlabel()
     assert legend_texts(figure) == ["train", "validation", "test"]
+
+
+def test_no_inset_hides_a_point(tables, draw):
+    """Also where losses scatter so widely that no corner of a panel is free."""
+    noisy = dict(tables)
+    generator = np.random.default_rng(0)
+    out = noisy["losses"]["role"] == "ood"
+    scatter = np.where(out, generator.normal(0, 0.8, len(out)), 0)
+    noisy["losses"] = noisy["losses"].assign(nats_per_token=noisy["losses"]["nats_per_token"] + scatter)
+    for each in (tables, noisy):
+        frame = plotted("ood_vs_id", each)
+        figure = draw("ood_vs_id", frame)
+        figure.draw_without_rendering()
+        for axes in panels(figure):
+            (inset,) = axes.child_axes
+            box = inset.get_window_extent()
+            marked = [line for line in axes.get_lines() if line.get_marker() not in ("None", None)]
+            points = np.concatenate([line.get_xydata() for line in marked])
+            at = axes.transData.transform(points[np.isfinite(points).all(1)])
+            assert not any(box.contains(x, y) for x, y in at)
+
+
+def test_the_trunk_and_its_decays_are_joined(tables, draw):
+    """A decay with validation points of its own still starts on the trunk."""
+    training = tables["training"].copy()
+    inside = (training["branch"] == "annealed-00000293") & (training["step"] == 260)
+    training.loc[inside, "validation_loss"] = 4.9
+    frame = plotted("training", {"training": training})
+    figure = draw("training", frame)
+    for axes in panels(figure):
+        dotted = [line for line in axes.get_lines() if line.get_linestyle() == ":"]
+        solid = [
+            line
+            for line in axes.get_lines()
+            if line.get_linestyle() not in (":", "None") and len(line.get_xdata()) > 3
+        ]
+        assert len(dotted) == len(ARCHITECTURES) * 3
+        ends = {
+            (to_hex(line.get_color()), x, y)
+            for line in solid
+            for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
+        }
+        for line in dotted:
+            assert (to_hex(line.get_color()), line.get_xdata()[0], line.get_ydata()[0]) in ends
+    assert panels(figure)[0].get_title() == "trained on: limited\nn = 3 seeds"

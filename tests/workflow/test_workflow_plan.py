@@ -209,3 +209,20 @@ def test_without_its_sections_there_is_no_long_context_job() -> None:
     plan = Plan(load(read("smoke"), ROOT / "config"), ROOT / "config")
     assert not any(plan.long_context.jobs.values())
     assert plan.paper_b() == []
+
+
+def test_where_a_study_is_drawn_changes_no_analysis() -> None:
+    config = read("study_cpu")
+    before = Plan(load(config, ROOT / "config"), ROOT / "config")
+    config["studies"]["keys"]["figures"] = []
+    after = Plan(load(config, ROOT / "config"), ROOT / "config")
+    for rule in ("equal_loss", "equal_loss_sensitivity", "claims"):
+        assert before.slice(rule) == after.slice(rule)
+    figure = before.slice("figure_major_factors")
+    assert figure["studies"] == ["visibility", "keys", "temperature", "alibi"]
+    assert figure["factors"]["random-keys-shared"] == ["keys"]
+    assert before.slice("figure_minor_factors")["factors"]["gla-no-gate"] == ["gate"]
+    assert after.slice("figure_major_factors")["studies"] == ["visibility", "temperature", "alibi"]
+    for study in config["studies"].values():
+        study["figures"] = []
+    assert not Plan(load(config, ROOT / "config"), ROOT / "config").study_figures()

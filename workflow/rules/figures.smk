@@ -142,3 +142,118 @@ use rule figure_corpus as figure_learning_rates with:
         stem=plan.stem,
     message:
         "Draw the learning rates that were tried"
+
+
+use rule figure_corpus as figure_limited_mixed with:
+    input:
+        tables=plan.path("equal_loss"),
+    output:
+        record=plan.path("figure_limited_mixed"),
+        csv=f"{plan.root}/figures/limited_mixed.csv",
+        images=report(
+            plan.images("limited_mixed"),
+            category="Paper A",
+            labels={"figure": "limited against mixed training"},
+            caption="../report/limited_mixed.rst",
+        ),
+    log:
+        f"{plan.root}/logs/figures/limited_mixed.log",
+    params:
+        spec=plan.spec("figure_limited_mixed"),
+        code=plan.code("figure_limited_mixed"),
+        expects=plan.expects,
+        stem=plan.stem,
+    message:
+        "Draw differences by training setting"
+
+
+use rule figure_corpus as figure_stateful with:
+    input:
+        tables=plan.path("equal_loss"),
+    output:
+        record=plan.path("figure_stateful"),
+        csv=f"{plan.root}/figures/stateful.csv",
+        images=report(
+            plan.images("stateful"),
+            category="Paper A",
+            labels={"figure": "architectures with a state"},
+            caption="../report/stateful.rst",
+        ),
+    log:
+        f"{plan.root}/logs/figures/stateful.log",
+    params:
+        spec=plan.spec("figure_stateful"),
+        code=plan.code("figure_stateful"),
+        expects=plan.expects,
+        stem=plan.stem,
+    message:
+        "Draw architectures with a state"
+
+
+use rule figure_corpus as figure_minor_factors with:
+    input:
+        tables=plan.path("equal_loss"),
+    output:
+        record=plan.path("figure_minor_factors"),
+        csv=f"{plan.root}/figures/minor_factors.csv",
+        images=report(
+            plan.images("minor_factors"),
+            category="Paper A",
+            labels={"figure": "factors that are said not to matter"},
+            caption="../report/minor_factors.rst",
+        ),
+    log:
+        f"{plan.root}/logs/figures/minor_factors.log",
+    params:
+        spec=plan.spec("figure_minor_factors"),
+        code=plan.code("figure_minor_factors"),
+        expects=plan.expects,
+        stem=plan.stem,
+    message:
+        "Draw factors that are said not to matter"
+
+
+use rule figure_corpus as figure_major_factors with:
+    input:
+        tables=plan.path("equal_loss"),
+    output:
+        record=plan.path("figure_major_factors"),
+        csv=f"{plan.root}/figures/major_factors.csv",
+        images=report(
+            plan.images("major_factors"),
+            category="Paper A",
+            labels={"figure": "factors that are said to matter"},
+            caption="../report/major_factors.rst",
+        ),
+    log:
+        f"{plan.root}/logs/figures/major_factors.log",
+    params:
+        spec=plan.spec("figure_major_factors"),
+        code=plan.code("figure_major_factors"),
+        expects=plan.expects,
+        stem=plan.stem,
+    message:
+        "Draw factors that are said to matter"
+
+
+use rule figure_corpus as figure_top1 with:
+    input:
+        tables=plan.path("equal_loss"),
+    output:
+        record=plan.path("figure_top1"),
+        csv=f"{plan.root}/figures/top1.csv",
+        images=report(
+            plan.images("top1"),
+            category="Paper A",
+            labels={"figure": "Top-1 selection"},
+            caption="../report/top1.rst",
+        ),
+    log:
+        f"{plan.root}/logs/figures/top1.log",
+    params:
+        spec=plan.spec("figure_top1"),
+        code=plan.code("figure_top1"),
+        expects=plan.expects,
+        stem=plan.stem,
+    message:
+        "Draw Top-1 selection"

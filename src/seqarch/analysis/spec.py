@@ -9,11 +9,16 @@ from seqarch.schema import Spec
 Phase = Literal["annealed", "stable", "mid_cosine"]
 
 
+# Figures of paper A that show some studies alone; modules of seqarch.figures.
+StudyFigure = Literal["limited_mixed", "stateful", "minor_factors", "major_factors", "top1"]
+
+
 class StudySpec(Spec):
     """One comparison: each of `compare` against `reference`; entries of `architectures`."""
 
     reference: str
     compare: Annotated[tuple[str, ...], Field(min_length=1)]
+    figures: tuple[StudyFigure, ...] = ()  # that show it
 
     @model_validator(mode="after")
     def _names(self) -> "StudySpec":

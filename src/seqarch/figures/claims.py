@@ -35,6 +35,7 @@ MARKS: dict[str, tuple[str, str, bool]] = {
 PITCH = 0.13  # inches of one pair in a row
 LINE = 0.14  # inches of one line of text
 TOP, BOTTOM = 0.4, 0.75  # inches of the legend and of the axis' label
+SMALL = 5.5  # points of a pair's name
 WIDTH, SHORT = 58, 66  # letters of a line of a claim that was tested, and of one that was not
 
 
@@ -63,7 +64,7 @@ def draw(frame: pd.DataFrame, look: Look) -> Figure:
     heights = [_height(claim, len(pairs.get(claim["claim"], ()))) for _, claim in claims.iterrows()]
     bottoms = np.cumsum(heights)
     tall = bottoms[-1] + TOP + BOTTOM
-    figure = plt.figure(figsize=(11.4, tall))
+    figure = plt.figure(figsize=(11.8, tall))
     figure.set_layout_engine("none")  # the words beside the axes have columns of their own
     axes = figure.add_axes((0.345, BOTTOM / tall, 0.275, 1 - (TOP + BOTTOM) / tall))
     _scale(axes, frame, bottoms)
@@ -171,18 +172,30 @@ def _effects(axes: Axes, pairs: pd.DataFrame, middle: float) -> None:
         if np.isfinite(low):
             axes.plot([low, high], [place, place], color=MARKS[pair["verdict"]][0], linewidth=1.2, zorder=2)
         _mark(axes, pair["verdict"], (effect, place), axes.transData, 4.5)
-        right = effect < 0
-        end = [effect if np.isnan(each) else each for each in (low, high)][right]
-        axes.annotate(
-            _text(pair["arch"]) + ("" if np.isfinite(low) else f", n = {pair['n_seeds']:.0f}"),
-            (end, place),
-            (5 if right else -5, 0),
-            textcoords="offset points",
-            va="center",
-            ha="left" if right else "right",
-            fontsize=5.5,
-            color=QUIET,
-        )
+        words = _text(pair["arch"]) + ("" if np.isfinite(low) else f", n = {pair['n_seeds']:.0f}")
+        _name(axes, words, place, effect, *(effect if np.isnan(each) else each for each in (low, high)))
+
+
+def _name(axes: Axes, words: str, place: float, effect: float, low: float, high: float) -> None:
+    """A pair's name beside its interval, where zero is if there is room, and never outside the axes."""
+    points = axes.get_position().width * axes.get_figure().get_figwidth() * 72  # type: ignore[union-attr]
+    shares = axes.transAxes.inverted().transform(axes.transData.transform([(low, 0), (high, 0)]))[:, 0]
+    needed = 0.62 * SMALL * len(words) + 7
+    room = {"right": shares[0] * points, "left": (1 - shares[1]) * points}  # by the text's own alignment
+    sides = ("left", "right") if effect < 0 else ("right", "left")
+    style: dict[str, Any] = {"textcoords": "offset points", "fontsize": SMALL, "color": QUIET, "zorder": 4}
+    for side in sides:
+        if room[side] >= needed:
+            end, offset = (high, 5) if side == "left" else (low, -5)
+            axes.annotate(words, (end, place), (offset, 0), va="center", ha=side, **style)
+            return
+    # No room: on the interval, in the half of it that the mark leaves free.
+    mark = axes.transAxes.inverted().transform(axes.transData.transform((effect, 0)))[0]
+    free = (np.clip(shares[1], 0, 1) + mark) / 2 if mark < 0.5 else (np.clip(shares[0], 0, 1) + mark) / 2
+    ground = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+    at: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "va": "center", "ha": "center"}
+    at["bbox"] = ground
+    axes.annotate(words, (free, place), (0, 0), **at, **style)
 
 
 def _mark(axes: Axes, verdict: str, place: tuple[float, float], transform: Any, size: float) -> None:

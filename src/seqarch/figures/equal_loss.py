@@ -6,24 +6,16 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from seqarch.figures.render import Look
 from seqarch.figures.selection import of_study, verdict_interval
 from seqarch.figures.spec import FigureJob
-from seqarch.figures.style import BAND, INK, QUIET, Style, domain_title, ordered, side_label
+from seqarch.figures.style import BAND, INK, domain_title, ordered, side_label
+from seqarch.figures.verdicts import MISSING, estimate, verdict_legend
 
 TABLES = ("equal_loss",)
-VERDICTS = {  # verdict -> fill of the mark, words of the legend
-    "different": ("full", "different (Holm p < 0.05)"),
-    "different_within_margin": ("left", "different, but within the margin"),
-    "equivalent": ("bottom", "equivalent (within the margin)"),
-    "inconclusive": ("none", "inconclusive"),
-}
 COLUMNS = [
     *(
         "study",
@@ -85,7 +77,7 @@ def draw(frame: pd.DataFrame, look: Look) -> Figure:
     references = " or ".join(sorted(frame["ref"].unique()))
     label = f"out-of-domain loss minus that of {references} at equal in-domain loss (nats per token)"
     figure.supxlabel(label, fontsize=8)
-    _legend(figure, frame)
+    verdict_legend(figure, frame)
     return figure
 
 
@@ -101,66 +93,11 @@ def _panel(axes: Axes, rows: pd.DataFrame, names: list[str], look: Look) -> None
         summary = mine[mine["kind"] == "summary"]
         if summary.empty or np.isnan(summary["mean"].iloc[0]):
             words = "no data" if summary.empty else "no overlap"
-            axes.text(0.5, place, words, transform=axes.get_yaxis_transform(), **_MISSING)
+            axes.text(0.5, place, words, transform=axes.get_yaxis_transform(), **MISSING)
             continue
-        _estimate(axes, place, summary.iloc[0], mine.loc[mine["kind"] == "seed", "delta"], look[name])
-
-
-_MISSING: dict[str, Any] = {
-    "ha": "center",
-    "va": "center",
-    "fontsize": 6.5,
-    "color": QUIET,
-    "bbox": {"facecolor": "white", "edgecolor": "#bbbbbb", "hatch": "////", "linewidth": 0.4, "pad": 1.5},
-}
-
-
-def _estimate(axes: Axes, place: int, row: pd.Series, seeds: pd.Series, style: Style) -> None:
-    if np.isfinite(row["lo"]):
-        axes.plot([row["lo"], row["hi"]], [place, place], color=style.colour, linewidth=1.4, zorder=2)
-    axes.plot(seeds, np.full(len(seeds), place + 0.26), "|", color=style.colour, markersize=4, alpha=0.8)
-    fill = VERDICTS.get(row["verdict"], ("none", ""))[0]
-    marks: dict[str, Any] = {"fillstyle": fill, "markerfacecoloralt": "white", "markersize": 5.5, "zorder": 3}
-    marker: dict[str, Any] = {
-        "color": style.colour,
-        "marker": "o",
-        "markeredgewidth": 1.1,
-        "linestyle": "none",
-    }
-    if fill == "none":
-        marks |= {"fillstyle": "full", "markerfacecolor": "white"}
-    axes.plot([row["mean"]], [place], **marker, **marks)
-    if not np.isfinite(row["lo"]):
-        note = f"n = {row['n_seeds']:.0f}"
-        axes.annotate(
-            note, (row["mean"], place), (5, 0), textcoords="offset points", va="center", fontsize=6.5
-        )
-
-
-def _legend(figure: Figure, frame: pd.DataFrame) -> None:
-    """What fills mean, for the verdicts that occur; the interval, the seeds and the margin."""
-    handles: list[Artist] = []
-    mark: dict[str, Any] = {
-        "color": INK,
-        "marker": "o",
-        "markersize": 5.5,
-        "linestyle": "none",
-        "markerfacecoloralt": "white",
-    }
-    for verdict, (fill, words) in VERDICTS.items():
-        if (frame["verdict"] == verdict).any():
-            face: dict[str, Any] = {"markerfacecolor": "white"} if fill == "none" else {"fillstyle": fill}
-            handles.append(Line2D([], [], label=words, **{**mark, **face}))
-    handles.append(
-        Line2D(
-            [],
-            [],
-            color=INK,
-            linewidth=1.4,
-            label=f"{frame['confidence'].max():.0%} interval".replace("%", " %"),
-        )
-    )
-    handles.append(Line2D([], [], color=INK, marker="|", linestyle="none", markersize=5, label="one seed"))
-    margin = frame["margin"].max()
-    handles.append(Patch(facecolor=BAND, edgecolor="#c9d0da", linewidth=0.5, label=f"margin ±{margin:g}"))
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 4), columnspacing=1.4)
+        row, seeds = summary.iloc[0], mine.loc[mine["kind"] == "seed", "delta"]
+        estimate(axes, place, row, seeds, look[name].colour)
+        if not np.isfinite(row["lo"]):
+            note = f"n = {row['n_seeds']:.0f}"
+            beside: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 6.5}
+            axes.annotate(note, (row["mean"], place), (5, 0), **beside)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from seqarch.figures.render import Look
 from seqarch.figures.spec import FigureJob
-from seqarch.figures.style import QUIET, architecture_legend, domain_title, ordered, side_label
+from seqarch.figures.style import QUIET, architecture_legend, domain_title, ordered, seeds_words, side_label
 
 TABLES = ("positions",)
 COLUMNS = [
@@ -60,7 +60,8 @@ def draw(frame: pd.DataFrame, look: Look) -> Figure:
                 role = "in domain" if part["role"].iloc[0] == "id" else "out of domain"
                 axes.set_title(f"{domain_title(domain)}\n{role}, n = {part['n_docs'].min():.0f}")
         side_label(grid[row, 0], f"trained on: {setting}")
-    figure.supxlabel("tokens since the state was reset", fontsize=8)
+    words = seeds_words(frame.loc[frame["kind"] == "mean", "n_seeds"].unique())
+    figure.supxlabel(f"tokens since the state was reset ({words})", fontsize=8)
     figure.supylabel("loss (nats per token)", fontsize=8)
     architecture_legend(figure, names, look)
     return figure

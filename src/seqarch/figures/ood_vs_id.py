@@ -5,6 +5,7 @@ small points are seeds. At the primary x0 of the analysis a large mark with an i
 loss.
 """
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,11 +23,22 @@ from scipy import stats
 from seqarch.figures.render import Look
 from seqarch.figures.selection import of_study, verdict_interval
 from seqarch.figures.spec import FigureJob
-from seqarch.figures.style import BAND, INK, QUIET, architecture_legend, domain_title, ordered, side_label
+from seqarch.figures.style import (
+    BAND,
+    INK,
+    QUIET,
+    architecture_legend,
+    domain_title,
+    ordered,
+    seeds_words,
+    side_label,
+)
 
 TABLES = ("losses",)  # and equal_loss, unigram where they are given
 COLUMNS = ["kind", "setting", "domain", "arch", "seed", "step", "x", "y", "lo", "hi", "n_seeds", "low_n"]
 CONFIDENCE = 0.95
+INSET = (0.41, 0.34)  # width and height of the inset in a panel's
+CORNERS = ((0.57, 0.07), (0.06, 0.47), (0.06, 0.07), (0.57, 0.47))  # tried in turn
 
 
 def plotted(tables: Mapping[str, pd.DataFrame], job: FigureJob) -> pd.DataFrame:
@@ -122,14 +134,18 @@ def draw(frame: pd.DataFrame, look: Look) -> Figure:
             _at_x0(axes, part[part["kind"] == "x0"], names, look)
             axes.margins(0.09)
             axes.autoscale_view()
+            deltas = part[part["kind"] == "delta"]
+            corner = _free_corner(axes, part) if len(deltas) else None
             _reference(axes, part[part["kind"] == "unigram"])
-            _inset(axes, part[part["kind"] == "delta"], names, look, _range(of_setting))
+            if corner is not None:
+                _inset(axes, corner, deltas, names, look, _range(of_setting))
             axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
             axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
             if row == 0:
                 axes.set_title(domain_title(domain), fontweight="bold" if domain == "macro_ood" else None)
         side_label(grid[row, 0], f"trained on: {setting}")
-    figure.supxlabel("in-domain loss (nats per token, mean over in-domain sets)", fontsize=8)
+    seeds = seeds_words(points["n_seeds"].dropna().unique())
+    figure.supxlabel(f"in-domain loss (nats per token, mean over in-domain sets; {seeds})", fontsize=8)
     figure.supylabel("out-of-domain loss (nats per token)", fontsize=8)
     architecture_legend(figure, names, look, _explained(frame))
     return figure
@@ -166,11 +182,48 @@ def _range(rows: pd.DataFrame) -> tuple[float, float]:
     return float(low - space), float(high + space)
 
 
-def _inset(axes: Axes, rows: pd.DataFrame, names: list[str], look: Look, limits: tuple[float, float]) -> None:
-    """Differences from the reference at x0, in the corner that rising curves leave empty."""
-    if rows.empty:
-        return
-    inset = axes.inset_axes((0.57, 0.07, 0.41, 0.34))
+def _free_corner(axes: Axes, rows: pd.DataFrame) -> tuple[float, float]:
+    """Where an inset hides nothing; if no corner is free, the panel is made longer at its lower end."""
+    places = axes.transAxes.inverted().transform(axes.transData.transform(_drawn(rows)))
+    wide, high = INSET[0] + 0.03, INSET[1] + 0.09  # with its title and labels
+    for left, low in CORNERS:
+        inside = (places[:, 0] > left - 0.02) & (places[:, 0] < left + wide)
+        if not (inside & (places[:, 1] > low - 0.07) & (places[:, 1] < low + high)).any():
+            return left, low
+    left, low = CORNERS[0]
+    low_y, high_y = axes.get_ylim()
+    inside = places[:, 0] > left - 0.02
+    lowest = low_y + places[inside, 1].min() * (high_y - low_y)
+    top = low + high
+    axes.set_ylim((lowest - top * high_y) / (1 - top), high_y)
+    return left, low
+
+
+def _drawn(rows: pd.DataFrame) -> np.ndarray:
+    """Points of what a panel shows [N, 2]: seeds, lines of means, intervals."""
+    points = [rows.loc[rows["kind"] == "seed", ["x", "y"]].to_numpy(float)]
+    share = np.linspace(0, 1, 25)[:, None]
+    for _, line in rows[rows["kind"] == "mean"].sort_values("step").groupby("arch"):
+        path = line[["x", "y"]].to_numpy(float)
+        points += [a + share * (b - a) for a, b in itertools.pairwise(path)] or [path]
+    for _, mark in rows[rows["kind"] == "x0"].iterrows():
+        ends = np.array(
+            [[mark["x"], mark["y"] if np.isnan(mark[end]) else mark[end]] for end in ("lo", "hi")]
+        )
+        points.append(ends[0] + share * (ends[1] - ends[0]))
+    return np.concatenate(points)
+
+
+def _inset(
+    axes: Axes,
+    corner: tuple[float, float],
+    rows: pd.DataFrame,
+    names: list[str],
+    look: Look,
+    limits: tuple[float, float],
+) -> None:
+    """Differences from the reference at x0."""
+    inset = axes.inset_axes((*corner, *INSET))
     drawn = [name for name in names if name in set(rows["arch"])]
     for place, name in enumerate(drawn):
         mine = rows[rows["arch"] == name]

@@ -66,10 +66,13 @@ _MIXERS: dict[str, tuple[str, str, Any]] = {
     "gated_deltanet": ("#661100", "X", _RECURRENT),
     "rglru": ("#8c564b", "d", _RECURRENT),
 }
+ATTENDING = frozenset(
+    {"attention", "top1_element", "top1_chunk"}
+)  # they keep all keys: no state of fixed size
 _OTHER = ("#6f6f6f", "o", _RECURRENT)
 _PLAIN_NAMES = {"attention": "transformer"}  # the entry that bears a mixer's own colour, if not its own name
 _KNOWN_NAMES = {"transformer": "attention", "window": "attention", "random-keys": "attention"}
-_VARIANTS = (0.45, -0.4, 0.7, -0.65)  # towards white, towards black
+_VARIANTS = (0.45, -0.4, 0.62, -0.65)  # towards white, towards black
 _VARIANT_MARKERS = ("D", "s", "^", "v", "P", "X", "<", ">", "p", "h")
 
 
@@ -132,8 +135,9 @@ def guessed_mixers(name: str) -> tuple[str, ...]:
     return (name,)
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
-    return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", name)]
+def _natural(name: str) -> list[tuple[float, str]]:
+    parts = re.split(r"(\d+(?:\.\d+)?)", name)
+    return [(float(part) if i % 2 else -1.0, part) for i, part in enumerate(parts)]
 
 
 def ordered(architectures: Iterable[str], reference: str | None = None) -> list[str]:
@@ -171,6 +175,15 @@ def architecture_legend(
     columns = -(-len(handles) // rows)
     place: dict[str, Any] = {"loc": "outside upper center", "handlelength": 2.8, "columnspacing": 1.4}
     figure.legend(handles=handles, ncols=columns, **place)
+
+
+def seeds_words(n_seeds: Iterable[float]) -> str:
+    """`n = 3 seeds`, from the numbers of seeds of what is drawn."""
+    counts = sorted({int(n) for n in n_seeds if n == n})
+    if not counts:
+        return ""
+    words = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"n = {words} seed" + ("s" if counts[-1] > 1 else "")
 
 
 def side_label(axes: Axes, text: str) -> None:

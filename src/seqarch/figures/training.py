@@ -12,18 +12,18 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from seqarch.figures.render import Look
 from seqarch.figures.spec import FigureJob
-from seqarch.figures.style import QUIET, architecture_legend, compact, ordered
+from seqarch.figures.style import QUIET, architecture_legend, compact, ordered, seeds_words
 
 TABLES = ("training",)
 TRUNK, BINS = "trunk", 40
-COLUMNS = ["kind", "setting", "arch", "seed", "branch", "tokens", "loss", "n_seeds"]
+COLUMNS = ["kind", "setting", "arch", "seed", "branch", "start", "tokens", "loss", "n_seeds"]
 
 
 def plotted(tables: Mapping[str, pd.DataFrame], job: FigureJob) -> pd.DataFrame:
-    """Rows of kind train (a seed's mean loss in each of 40 bins of tokens, trunk only), validation, and
-    unigram.
+    """Rows of kind train (a seed's mean loss in each of 40 bins of tokens), validation, and unigram.
 
-    Training batches come from the setting's own mix; the validation loss is in-domain in every setting.
+    `start` is where a branch leaves the trunk: before its first row. Training batches come from the
+    setting's own mix; the validation loss is in-domain in every setting.
     """
     rows = tables["training"]
     if rows.empty:
@@ -31,7 +31,8 @@ def plotted(tables: Mapping[str, pd.DataFrame], job: FigureJob) -> pd.DataFrame:
     trunk = rows[rows["branch"] == TRUNK] if (rows["branch"] == TRUNK).any() else rows
     width = trunk["tokens"].max() / BINS
     key = ["setting", "arch", "seed", "branch"]
-    binned = trunk.assign(bin=np.ceil(trunk["tokens"] / width)).groupby([*key, "bin"], as_index=False)
+    rows = rows.assign(start=rows.groupby(key)["tokens"].transform("min"))
+    binned = rows.assign(bin=np.ceil(rows["tokens"] / width)).groupby([*key, "start", "bin"], as_index=False)
     train = binned[["tokens", "loss"]].mean().assign(kind="train")
     validation = rows.dropna(subset=["validation_loss"]).copy()
     validation["loss"] = validation["validation_loss"]
@@ -57,7 +58,8 @@ def draw(frame: pd.DataFrame, look: Look) -> Figure:
         _train(grid[0, column], part[part["kind"] == "train"], names, look)
         _validation(grid[1, column], part[part["kind"] == "validation"], names, look)
         _reference(grid[1, column], part[part["kind"] == "unigram"])
-        grid[0, column].set_title(f"trained on: {setting}")
+        words = seeds_words(part["n_seeds"].dropna().unique())
+        grid[0, column].set_title(f"trained on: {setting}\n{words}")
         grid[1, column].set_xlabel("training tokens")
         grid[1, column].xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
         grid[1, column].xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
@@ -70,32 +72,45 @@ def draw(frame: pd.DataFrame, look: Look) -> Figure:
 
 
 def _train(axes: Axes, rows: pd.DataFrame, names: list[str], look: Look) -> None:
-    """The mean over seeds as a line, the seeds' range as a band."""
+    """The mean over seeds as a line, the seeds' range as a band; decays dotted, from where they start."""
     for name in names:
-        by_bin = rows[rows["arch"] == name].groupby("tokens")["loss"].agg(["mean", "min", "max"])
-        if len(by_bin):
-            axes.fill_between(
-                by_bin.index, by_bin["min"], by_bin["max"], color=look[name].colour, alpha=0.15, linewidth=0
-            )
-            axes.plot(by_bin.index, by_bin["mean"], color=look[name].colour, linestyle=look[name].dash)
+        mine = rows[rows["arch"] == name]
+        trunk = _trunk(mine)
+        by_bin = trunk.groupby("tokens")["loss"].agg(["mean", "min", "max"])
+        axes.fill_between(
+            by_bin.index, by_bin["min"], by_bin["max"], color=look[name].colour, alpha=0.15, linewidth=0
+        )
+        axes.plot(by_bin.index, by_bin["mean"], color=look[name].colour, linestyle=look[name].dash)
+        for _, part in mine.drop(index=trunk.index).groupby("branch", sort=True):
+            _decay(axes, trunk, part, look[name].colour)
+
+
+def _trunk(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows before any decay; all of them where there is no trunk."""
+    trunk = rows[rows["branch"] == TRUNK]
+    return trunk if len(trunk) else rows
+
+
+def _decay(axes: Axes, trunk: pd.DataFrame, branch: pd.DataFrame, colour: str) -> None:
+    """A decay's mean over seeds, from the trunk's last point before it to its end."""
+    before = trunk[trunk["tokens"] < branch["start"].min()]
+    path = branch.groupby("tokens")["loss"].mean()
+    if len(before):
+        path = pd.concat([before.groupby("tokens")["loss"].mean().iloc[-1:], path])
+    axes.plot(path.index, path, color=colour, linestyle=":", linewidth=0.9)
 
 
 def _validation(axes: Axes, rows: pd.DataFrame, names: list[str], look: Look) -> None:
     """The trunk as a line; from it each decay, dotted, to its annealed model. Seeds are small points."""
     for name in names:
         mine = rows[rows["arch"] == name]
-        for branch, part in mine.groupby("branch", sort=True):
+        trunk = _trunk(mine)
+        mean = trunk.groupby("tokens")["loss"].mean()
+        axes.plot(mean.index, mean, color=look[name].colour, linestyle=look[name].dash, linewidth=1)
+        for _, part in mine.drop(index=trunk.index).groupby("branch", sort=True):
+            _decay(axes, trunk, part, look[name].colour)
             mean = part.groupby("tokens")["loss"].mean()
-            if branch == TRUNK or (mine["branch"] != TRUNK).all():
-                axes.plot(mean.index, mean, color=look[name].colour, linestyle=look[name].dash, linewidth=1)
-                continue
             last = mean.index[-1]
-            trunk = mine[(mine["branch"] == TRUNK) & (mine["tokens"] < last)]
-            if len(trunk):
-                before = trunk.groupby("tokens")["loss"].mean().iloc[-1:]
-                start = before if len(mean) == 1 else mean.iloc[:-1]
-                path = pd.concat([start, mean.iloc[-1:]])
-                axes.plot(path.index, path, color=look[name].colour, linestyle=":", linewidth=0.9)
             ends = part[part["tokens"] == last]
             axes.plot(ends["tokens"], ends["loss"], **look[name].points(markersize=2, alpha=0.5))
             axes.plot([last], [mean.iloc[-1]], **look[name].points(markersize=4.5, markeredgecolor="white"))
