@@ -1,14 +1,16 @@
 """The encoding call of long-context prompts, and exact token counts without encoding each prompt anew.
 
 A prompt is a list of pieces. With a byte-level BPE whose words are split off by GPT-2's expression (also
-GPT-NeoX, OPT and the tokenizers trained here), every single space between two printable ASCII characters
-starts a new word: no alternative of
+GPT-NeoX, OPT and the tokenizers trained here), every single space or line end between two printable ASCII
+characters starts a new word: no alternative of
 
     's|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+
 
-has a space but at its start or in a run of white space. Tokens never cross words, so the count of a text is
-the sum over its parts between such spaces, and parts that were seen before need not be encoded again. For any
-other tokenizer the whole prompt is encoded, every time.
+has white space but at its start or in a run of it. Tokens never cross words, so the count of a text is the
+sum over its parts between such places (safe spaces), and parts that were seen before need not be encoded
+again. A part of printable ASCII is cut into its words here, by the same expression, so that of a new part
+only the words that are new are encoded: of a UUID hardly any. For any other tokenizer the whole prompt is
+encoded, every time.
 """
 
 import itertools
@@ -28,14 +30,15 @@ from seqarch.tokens.tokenizer import Tokenizer, read_manifest
 
 CACHE_ENTRIES = 200_000  # some 40 MB; cleared when full
 PRINTABLE = frozenset(map(chr, range(0x21, 0x7F)))
-_CUT = re.compile(r"(?<=[!-~]) (?=[!-~])")
+_CUT = re.compile(r"(?<=[!-~])[ \n](?=[!-~])")
+# The expression above for printable ASCII and line ends, where \p{L} is [A-Za-z] and \p{N} is [0-9].
+_PLAIN = re.compile(r"[ -~\n]*")
+_WORD = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+")
 
 
 class _Parts(NamedTuple):
     """A piece, cut at its first and its last safe space: front + tail = head + rest = head + body + tail."""
 
-    opens: bool  # begins with a space and a printable character
-    closes: bool  # ends with a printable character
     head: str
     tail: str | None  # None: no safe space inside, all is head
     front: str = ""
@@ -86,6 +89,7 @@ class PromptEncoder:
         self.additive = _additive(json.loads(state))
         self._counts: dict[str, int] = {}
         self._parts: dict[str, _Parts] = {}
+        self._words: dict[str, int] = {}
 
     @classmethod
     def load(cls, manifest: Path, special_tokens: SpecialTokens) -> "PromptEncoder":
@@ -97,7 +101,7 @@ class PromptEncoder:
         """
         values = read_manifest(manifest)
         path, sha256 = Path(manifest).parent / values["file"], values["sha256"]
-        if values["kind"] != "published":
+        if values.get("kind") != "published":
             path, sha256 = Tokenizer.load(manifest).path, values["sha256"]
         elif sha256_file(path) != sha256:
             raise RulerError(f"{path} is not the file of {manifest}: make the tokenizer again")
@@ -189,55 +193,70 @@ class PromptEncoder:
         tokens = itertools.accumulate(map(self._counts.__getitem__, units), initial=0)
         return list(characters), list(tokens)
 
+    def count_each(self, texts: Sequence[str]) -> list[int]:
+        """The tokens of each text, where one stands after a printable character and before a safe space, a
+        line end or the end. Only for tokenizers that are `additive`."""
+        self._remember(texts)
+        return list(map(self._counts.__getitem__, texts))
+
     def _remember(self, units: Sequence[str]) -> None:
-        if len(self._counts) > CACHE_ENTRIES or len(self._parts) > CACHE_ENTRIES:
+        if max(len(self._counts), len(self._parts), len(self._words)) > CACHE_ENTRIES:
             self._counts.clear()
             self._parts.clear()
+            self._words.clear()
         new = [unit for unit in dict.fromkeys(units) if unit not in self._counts]
-        encodings = self._library.encode_batch_fast(new, add_special_tokens=False)
-        self._counts.update((unit, len(each)) for unit, each in zip(new, encodings, strict=True))
+        words = [_WORD.findall(unit) if _PLAIN.fullmatch(unit) else [unit] for unit in new]
+        known = self._words
+        unknown = [word for word in dict.fromkeys(itertools.chain(*words)) if word not in known]
+        encodings = self._library.encode_batch_fast(unknown, add_special_tokens=False)
+        known.update((word, len(each)) for word, each in zip(unknown, encodings, strict=True))
+        self._counts.update(
+            (unit, sum(map(known.__getitem__, each))) for unit, each in zip(new, words, strict=True)
+        )
 
     def _units(self, pieces: Sequence[str]) -> list[str]:
         """The text in parts that each start at a safe space: whole pieces where they do, else cut inside."""
         units: list[str] = []
         known = self._parts
-        # What has no end yet: one unit if a safe space follows, else its tail goes on.
-        whole, front, tail, closes = "", "", "", False
+        pending, closes = "", False  # what has no end yet; whether it ends with a printable character
+        # Where to cut it if no safe space follows: before its last safe space. None: it is a piece as given.
+        split: tuple[str, str] | None = ("", "")
         for piece in pieces:
-            parts = known.get(piece)
-            if parts is None:
-                parts = known[piece] = _cut(piece)
-            if closes and parts.opens:
-                units.append(whole)
-                whole, front = piece, parts.front
-                tail = piece if parts.tail is None else parts.tail
-            elif piece:
+            if not piece:
+                continue
+            if closes and len(piece) > 1 and piece[0] in " \n" and piece[1] in PRINTABLE:
+                units.append(pending)
+                pending, split = piece, None
+            else:
+                if split is None:
+                    before = known.get(pending) or _cut(pending)
+                    split = (before.front, pending if before.tail is None else before.tail)
+                front, tail = split
+                parts = known.get(piece)
+                if parts is None:
+                    parts = known[piece] = _cut(piece)
                 if front:
                     units.append(front)
                 if parts.tail is None:
-                    whole = tail = tail + piece
-                    front = ""
+                    pending = tail + piece
+                    split = ("", pending)
                 else:
                     units.append(tail + parts.head)
-                    whole, front, tail = parts.rest, parts.body, parts.tail
-            else:
-                continue
-            closes = parts.closes
-        if whole:
-            units.append(whole)
+                    pending, split = parts.rest, (parts.body, parts.tail)
+            closes = piece[-1] in PRINTABLE
+        if pending:
+            units.append(pending)
         return units
 
 
 def _cut(piece: str) -> _Parts:
-    opens = len(piece) > 1 and piece[0] == " " and piece[1] in PRINTABLE
-    closes = piece[-1:] in PRINTABLE
     first = _CUT.search(piece)
     if first is None:
-        return _Parts(opens, closes, piece, None)
+        return _Parts(piece, None)
     start = end = first.start()
     for cut in _CUT.finditer(piece, start):
         end = cut.start()
-    return _Parts(opens, closes, piece[:start], piece[end:], piece[:end], piece[start:], piece[start:end])
+    return _Parts(piece[:start], piece[end:], piece[:end], piece[start:], piece[start:end])
 
 
 def _additive(state: dict[str, Any]) -> bool:

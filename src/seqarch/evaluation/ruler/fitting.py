@@ -8,8 +8,8 @@ chunks equal those made at once.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from seqarch.evaluation.ruler.errors import InfeasibleLength
-from seqarch.evaluation.ruler.prompt import Prompt, Sample, Setup, Task
+from seqarch.evaluation.ruler.errors import InfeasibleLength, RulerError
+from seqarch.evaluation.ruler.prompt import Counted, Prompt, Sample, Setup, Task
 
 SECANTS = 8  # steps before plain bisection
 
@@ -53,27 +53,43 @@ def fit_sample(setup: Setup, task: Task, index: int) -> Fitted | None:
 
 
 def _fit_variant(setup: Setup, task: Task, index: int, sample: Sample) -> Fitted | None:
-    best: list[tuple[Prompt, int]] = []
+    best: list[tuple[int, Prompt, int]] = []
+    around = _uncounted(setup, task)
 
-    def cost(step: int) -> int:
+    def build(step: int) -> int:
         prompt = sample.build(step)
         tokens = prompt_cost(setup, task, prompt)
         if tokens <= setup.length:  # of the sizes that fit, the search ends at the one it saw last
-            best[:] = [(prompt, tokens)]
+            best[:] = [(step, prompt, tokens)]
         return tokens
+
+    def cost(step: int) -> int:
+        known = sample.tokens(step) if isinstance(sample, Counted) else None
+        return build(step) if known is None else known + around
 
     step = largest(cost, setup.length, sample.n_max, task.unit_tokens)
     if step is None:
         return None
-    prompt, tokens = best[0]
+    if not best or best[0][0] != step:
+        expected, found = cost(step), build(step)
+        if found != expected:
+            raise RulerError(
+                f"{setup.task}, sample {index}: {found} tokens, its parts make {expected}: this tokenizer's "
+                "words do not end at spaces; please report it"
+            )
+    _, prompt, tokens = best[0]
     uncounted = 0 if setup.fixed else setup.encoder.n_special
     return Fitted(index, prompt, tokens - task.tokens_to_generate + uncounted, step == sample.n_max)
 
 
+def _uncounted(setup: Setup, task: Task) -> int:
+    """What is added to a prompt's tokens. Upstream does not count special tokens, `fixed` does (D9)."""
+    return (setup.encoder.n_special if setup.fixed else 0) + task.tokens_to_generate
+
+
 def prompt_cost(setup: Setup, task: Task, prompt: Prompt) -> int:
-    """Prompt + generation in tokens. Upstream does not count special tokens, `fixed` does (D9)."""
-    special = setup.encoder.n_special if setup.fixed else 0
-    return setup.encoder.count(prompt.all_pieces()) + special + task.tokens_to_generate
+    """Prompt + generation in tokens."""
+    return setup.encoder.count(prompt.all_pieces()) + _uncounted(setup, task)
 
 
 def largest(cost: Callable[[int], int], limit: int, n_max: int | None, per_unit: float) -> int | None:

@@ -127,6 +127,7 @@ class Distractors:
         self.rng = stream(seed, "distractors")
         self.keys: list[str] = []
         self.pieces: list[str] = []
+        self.ends = [0]  # tokens of the first n lines
 
     def lines(self, n: int) -> list[str]:
         """The first n lines, two pieces each: what returns in every line, and the rest."""
@@ -137,6 +138,15 @@ class Distractors:
             self.keys.append(key)
             self.pieces += [start, f" {key} is: {niah.draw(niah.task.value, self.rng)}."]
         return self.pieces[: 2 * n]
+
+    def tokens(self, n: int) -> int:
+        """Of the first n lines, where words end at spaces and line ends: then each counts alone."""
+        if len(self.ends) <= n:
+            pieces = self.lines(n)[2 * len(self.ends) - 2 :]
+            counts = self.niah.setup.encoder.count_each(pieces)
+            for start, rest in zip(counts[::2], counts[1::2], strict=True):
+                self.ends.append(self.ends[-1] + start + rest)
+        return self.ends[n]
 
 
 class NiahSample:
@@ -173,6 +183,17 @@ class NiahSample:
         if setup.random_offset and setup.haystack is not None:
             self.offset = stream(seed, "offset").randrange(len(setup.haystack.sentences))
         self.depths = sorted(stream(seed, "positions").sample(DEPTHS, len(needles)))
+        self.alone: int | None = None  # tokens of the prompt without distractors
+
+    def tokens(self, step: int) -> int | None:
+        """Needles among lines of their own form: the same wherever they stand."""
+        encoder = self.niah.setup.encoder
+        if self.niah.task.haystack != "needle" or not encoder.additive:
+            return None
+        if self.alone is None:
+            needles = [f"\n{needle}" if i else needle for i, needle in enumerate(self.needles)]
+            self.alone = encoder.count(self.prompt(needles, [], 0).all_pieces())
+        return self.alone + self.distractors.tokens(self.n_min + step)
 
     def build(self, step: int) -> Prompt:
         n = self.n_min + step

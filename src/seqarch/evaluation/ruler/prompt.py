@@ -4,7 +4,7 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from seqarch.evaluation.ruler.encoder import PromptEncoder
 from seqarch.evaluation.ruler.questions import QuestionSet
@@ -69,6 +69,15 @@ class Sample(Protocol):
         ...
 
     def build(self, step: int) -> Prompt: ...
+
+
+@runtime_checkable
+class Counted(Protocol):
+    """A sample that knows its size before it is built. What is built is counted all the same."""
+
+    def tokens(self, step: int) -> int | None:
+        """Tokens of the prompt, without special ones; None: only building it tells."""
+        ...
 
 
 @dataclass(frozen=True)
