@@ -40,6 +40,7 @@ INERT = frozenset(
 )
 MEMORY = Path(".snakemake") / "seqarch-code.json"  # in Snakemake's working directory
 TABLE_VARIABLE = "SEQARCH_CODE_TABLE"  # the digests of the process that queued the jobs, for its jobs
+INVOCATION_VARIABLE = "SEQARCH_INVOCATION"  # which `snakemake` queued a job: a number of its own
 
 
 class ProvenanceError(SeqarchError):

@@ -3,7 +3,9 @@
 import gc
 import os
 import shutil
+import socket
 import sys
+import time
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -16,6 +18,7 @@ from snakemake.logging import logger
 from seqarch.config import check_unique_keys, load
 from seqarch.errors import SeqarchError
 from seqarch.plan import Plan
+from seqarch.provenance import INVOCATION_VARIABLE
 
 
 def open_plan(workflow: Any, config: Mapping[str, Any]) -> Plan:
@@ -35,6 +38,7 @@ def open_plan(workflow: Any, config: Mapping[str, Any]) -> Plan:
         plan = Plan(load(config, config_dir), config_dir)
         if workflow.is_main_process:
             plan.export()
+            os.environ[INVOCATION_VARIABLE] = f"{socket.gethostname()} {os.getpid()} {time.time()}"
     except SeqarchError as error:
         raise WorkflowError(str(error)) from error
     return plan

@@ -30,6 +30,7 @@ from seqarch.training.numerics import numerics
 from seqarch.training.signals import Stop
 from seqarch.training.spec import RunSpec
 from seqarch.training.workdir import WorkDirectory
+from seqarch.training.world import World
 
 GOAL, TURNS, STEPS = 0.95, 4, 100
 T, BATCH, VOCAB = 128, 8, 1024  # the demo's
@@ -61,7 +62,7 @@ def rows() -> Iterator[dict[str, Any]]:
 
 def _ours(job: Job) -> float:
     with WorkDirectory(job.work, "run") as work:
-        trainer = Trainer(job, CPU, work, Stop())
+        trainer = Trainer(job, World(CPU), work, Stop())
         start = time.perf_counter()
         trainer.fit()
         seconds = time.perf_counter() - start

@@ -80,7 +80,7 @@ def manifests(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def make_spec() -> Callable[..., dict[str, Any]]:
     """The spec of a run as the workflow hands it over; keywords replace options of `train`."""
 
-    def make(mixer: str = "attention", seed: int = 0, **train: Any) -> dict[str, Any]:
+    def make(mixer: str = "attention", seed: int = 0, n_layers: int = 1, **train: Any) -> dict[str, Any]:
         options: dict[str, Any] = {
             "sequence_length": T,
             "batch_tokens": 4 * T,
@@ -93,7 +93,7 @@ def make_spec() -> Callable[..., dict[str, Any]]:
             "architecture": f"all-{mixer}",
             "setting": "limited",
             "seed": seed,
-            "model": resolve("m", {"m": {"mixer": mixer}}, {"d_model": 16, "n_layers": 1}, VOCAB, T),
+            "model": resolve("m", {"m": {"mixer": mixer}}, {"d_model": 16, "n_layers": n_layers}, VOCAB, T),
             "data": {
                 "kind": "tokens",
                 "weights": {"terms": None, "conditions": None},

@@ -26,6 +26,7 @@ from seqarch.training.loop import Job, Trainer, train
 from seqarch.training.numerics import numerics
 from seqarch.training.signals import Stop
 from seqarch.training.workdir import WorkDirectory, fingerprint
+from seqarch.training.world import World
 
 MakeJob = Callable[..., Job]
 TORCH_CPU = torch.device("cpu")
@@ -46,7 +47,7 @@ def one_step(job: Job) -> bool:
     stop = Stop()
     stop.signal = signal.SIGTERM
     with numerics(1, TORCH_CPU), WorkDirectory(job.work, fingerprint(job.record)) as work:
-        trainer = Trainer(job, TORCH_CPU, work, stop)
+        trainer = Trainer(job, World(TORCH_CPU), work, stop)
         trainer.resume()
         try:
             trainer.fit()
@@ -266,7 +267,7 @@ def test_a_state_is_resumed_by_its_own_spec_code_and_inputs_only(make_job: MakeJ
     assert name == fingerprint(record | {"packages": {}})
     assert name != fingerprint(record | {"inputs": record["inputs"] | {"train/terms": "0" * 64}})
     assert name != fingerprint(make_job(learning_rate=2e-2).record)
-    assert name != fingerprint(record | {"recipe": "0" * 64})
+    assert name != fingerprint(record | {"code": "0" * 64})
 
 
 # --- other processes, full disks --------------------------------------------------------------------------

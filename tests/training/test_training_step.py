@@ -16,7 +16,7 @@ from seqarch.tasks.batch import IGNORE, Batch
 from seqarch.training.loop import Job, train
 from seqarch.training.optimizer import make_optimizer
 from seqarch.training.spec import Optimizer
-from seqarch.training.step import accumulate, clip_gradients, gradient_norm, mean_loss, split
+from seqarch.training.step import LossSum, accumulate, clip_gradients, gradient_norm, mean_loss, split
 
 PLAIN = torch.autocast("cpu", enabled=False)
 
@@ -38,7 +38,7 @@ def batch(rows: int = 6, ignored: float = 0.3) -> Batch:
 
 def gradients(model: Decoder, parts: list[Batch]) -> tuple[float, list[Tensor]]:
     model.zero_grad()
-    loss = accumulate(model, parts, PLAIN)
+    loss = accumulate(LossSum(model), parts, PLAIN)
     return loss.item(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
@@ -75,7 +75,7 @@ def test_the_loss_is_the_mean_over_targets_that_count(model: Decoder) -> None:
     picked = logp[counted].gather(1, one.targets[counted][:, None])
     expected = -picked.mean().item()
     assert gradients(model, [one])[0] == pytest.approx(expected, rel=1e-6)
-    assert mean_loss(model, split(one, 4), PLAIN) == pytest.approx(expected, rel=1e-6)
+    assert mean_loss(LossSum(model), split(one, 4), PLAIN) == pytest.approx(expected, rel=1e-6)
     assert expected == pytest.approx(math.log(257), rel=0.02)
 
 
@@ -83,7 +83,7 @@ def test_segments_reach_the_model(model: Decoder) -> None:
     plain = batch(2, ignored=0)
     place = torch.arange(16).expand(2, 16)
     masked = Batch(plain.inputs, plain.targets, place // 8, place % 8)
-    assert mean_loss(model, [masked], PLAIN) != mean_loss(model, [plain], PLAIN)
+    assert mean_loss(LossSum(model), [masked], PLAIN) != mean_loss(LossSum(model), [plain], PLAIN)
 
 
 def test_a_batch_without_targets_has_no_loss_and_no_gradient(model: Decoder) -> None:
@@ -94,7 +94,7 @@ def test_a_batch_without_targets_has_no_loss_and_no_gradient(model: Decoder) -> 
 
 def test_validation_leaves_training_as_it_was(model: Decoder) -> None:
     model.train()
-    mean_loss(model, [batch()], PLAIN)
+    mean_loss(LossSum(model), [batch()], PLAIN)
     assert model.training
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -132,7 +132,7 @@ def test_the_optimiser_is_torchs(model: Decoder) -> None:
     for _ in range(3):
         for each, optimizer in ((model, ours), (twin, theirs)):
             optimizer.zero_grad()
-            accumulate(each, [batch()], PLAIN)
+            accumulate(LossSum(each), [batch()], PLAIN)
             optimizer.step()
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
 

@@ -72,11 +72,14 @@ rule train:
         f"{plan.root}/logs/train/{{setting}}/{{architecture}}/seed{{seed}}.log",
     benchmark:
         f"{plan.root}/benchmarks/train/{{setting}}/{{architecture}}/seed{{seed}}.tsv"
-    # A failed attempt leaves its state in work/: the next one goes on from there.
-    retries: 2
+    # A failed attempt leaves its state in work/: the next one goes on from there. A run may need many time
+    # limits; the step itself gives up after two attempts without progress.
+    retries: 20
     conda:
         "../../envs/seqarch.yaml"
-    threads: plan.experiment.train.torch_threads
+    threads: plan.experiment.train.torch_threads * plan.experiment.train.processes
+    resources:
+        gpu=plan.experiment.train.processes,  # counts where there is a scheduler that knows of GPUs
     params:
         spec=plan.spec("train"),
         code=plan.code("train"),

@@ -1,21 +1,23 @@
 """Train one architecture on one setting with one seed.
 
-Exit codes: 0 the run directory is complete; 75 stopped by SIGTERM or SIGINT with its state saved: the same
-command goes on from there; 1, 2 an error, which the last line explains.
+Exit codes: 0 the run directory is complete; 75 stopped with its state saved, by a signal or before its time
+was up: the same command goes on from there; 1, 2 an error, which the last line explains.
 """
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from seqarch.architecture import mixer_names
 from seqarch.cli.common import run_step, step_parser
-from seqarch.provenance import record
+from seqarch.provenance import INVOCATION_VARIABLE, record
 from seqarch.schema import parse
 from seqarch.training.choice import read_choice
 from seqarch.training.data import name_manifests
-from seqarch.training.loop import Job, train
+from seqarch.training.launcher import launch
+from seqarch.training.loop import Job
 from seqarch.training.spec import RunSpec
 
 
@@ -36,6 +38,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--save-seconds", type=float, default=300.0, help="save the state this often")
+    parser.add_argument(
+        "--ends",
+        type=float,
+        help="when this process will be killed, in seconds since 1970: it saves its state and ends before; "
+        "in a Slurm job, that job's end where it is not given",
+    )
     return run_step("train", parser, _train, argv, mixers=lambda spec: mixer_names(spec["model"]))
 
 
@@ -43,7 +51,7 @@ def _train(args: argparse.Namespace) -> None:
     spec = parse(RunSpec, _with_choice(args.spec, args.choice))
     manifests = name_manifests(args.manifests)
     inputs = manifests | ({"choice": args.choice} if args.choice else {})
-    train(
+    launch(
         Job(
             spec=spec,
             manifests=manifests,
@@ -53,6 +61,8 @@ def _train(args: argparse.Namespace) -> None:
             device=args.device,
             save_seconds=args.save_seconds,
             trial=args.trial,
+            ends=args.ends,
+            invocation=os.environ.get(INVOCATION_VARIABLE),
         )
     )
 

@@ -40,11 +40,16 @@ class Metadata:
 
 def save_model(path: Path, model: Decoder, metadata: Metadata) -> None:
     """Write the weights and what they are. Equal runs give equal bytes."""
+    save_weights(path, on_cpu(model.state_dict()), metadata)
+
+
+def save_weights(path: Path, weights: Mapping[str, Tensor], metadata: Metadata) -> None:
+    """`save_model` of a model's state that is on the CPU already."""
     # One metadata key: safetensors writes several in random order.
     place = {"step": metadata.step, "tokens": metadata.tokens, "phase": metadata.phase}
     text = canonical_json({**metadata.record, "checkpoint": place})
     with atomic_path(path) as temporary:
-        save_file(on_cpu(model.state_dict()), temporary, metadata={PROVENANCE_KEY: text})
+        save_file(dict(weights), temporary, metadata={PROVENANCE_KEY: text})
 
 
 def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

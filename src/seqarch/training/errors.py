@@ -19,7 +19,15 @@ class NonFiniteError(TrainingError):
     """A loss or gradient that is not finite; the optimiser has not used it."""
 
 
+class OutOfMemory(TrainingError):
+    """A micro-batch did not fit in the device's memory; the next attempt takes a smaller one."""
+
+
+class NoProgress(TrainingError):
+    """Two attempts in a row got no further than where they started."""
+
+
 class Interrupted(TrainingError):
-    """Training stopped on a signal with its state saved: the same command goes on from there."""
+    """Stopped by a signal, or before its time was up, with its state saved: the same command goes on."""
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h

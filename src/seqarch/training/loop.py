@@ -10,9 +10,11 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,10 +25,12 @@ from seqarch.architecture import describe
 from seqarch.files import sha256_file, write_json, write_parquet
 from seqarch.model import Decoder
 from seqarch.progress import progress
-from seqarch.training.checkpoint import Metadata, on_cpu, save_model
+from seqarch.tasks.batch import Batch
+from seqarch.training.checkpoint import Metadata, save_weights
 from seqarch.training.data import OpenData, open_data
 from seqarch.training.environment import environment, pick_device
-from seqarch.training.errors import Interrupted, NonFiniteError
+from seqarch.training.errors import Interrupted, NonFiniteError, OutOfMemory
+from seqarch.training.memory import MicroBatch, prepare_blocks, state_bytes
 from seqarch.training.metrics import History, Row, peak_flops
 from seqarch.training.numerics import numerics
 from seqarch.training.optimizer import make_optimizer
@@ -34,8 +38,9 @@ from seqarch.training.report import Reporter
 from seqarch.training.schedule import PHASES, TRUNK, Segment, learning_rate, phase, plan
 from seqarch.training.signals import Stop, stop_on_signal
 from seqarch.training.spec import RunSpec
-from seqarch.training.step import accumulate, clip_gradients, gradient_norm, mean_loss, split
-from seqarch.training.workdir import WorkDirectory, fingerprint
+from seqarch.training.step import LossSum, accumulate, clip_gradients, gradient_norm, mean_loss, split
+from seqarch.training.workdir import State, WorkDirectory, fingerprint
+from seqarch.training.world import World
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +58,8 @@ class Job:
         trial: the run only tries a learning rate: it keeps no checkpoint, and a loss that is not finite ends
             it with what was measured before.
         open_data: opens the data that the spec names.
+        ends: when the process will be killed, in seconds since the epoch; it stops before, in good time.
+        invocation: of the `snakemake` whose attempt this is; two attempts without progress are its last.
     """
 
     spec: RunSpec
@@ -64,23 +71,28 @@ class Job:
     save_seconds: float = 300.0
     trial: bool = False
     open_data: OpenData = open_data
+    ends: float | None = None
+    invocation: str | None = None
 
 
-def train(job: Job) -> None:
+def train(job: Job, world: World | None = None) -> None:
     """Train, or go on training, and leave the finished run directory.
 
+    Args:
+        world: of this process, where several call this together.
+
     Raises:
-        Interrupted: a signal stopped it; the same call goes on from there.
+        Interrupted: a signal or the time limit stopped it; the same call goes on from there.
         NonFiniteError: the loss or a gradient is not finite.
         TrainingError: anything else in the way (device, working directory, data).
     """
-    device = pick_device(job.device)
+    world = world or World(pick_device(job.device))
     with (
-        numerics(job.spec.train.torch_threads, device),
-        stop_on_signal() as stop,
-        WorkDirectory(job.work, fingerprint(job.record)) as work,
+        numerics(job.spec.train.torch_threads, world.device),
+        stop_on_signal(job.ends, patient=world.size > 1) as stop,
+        _opened(WorkDirectory(job.work, fingerprint(job.record)), world) as work,
     ):
-        trainer = Trainer(job, device, work, stop)
+        trainer = Trainer(job, world, work, stop)
         trainer.resume()
         try:
             trainer.fit()
@@ -89,10 +101,22 @@ def train(job: Job) -> None:
                 raise
             log.warning("%s", error)
             trainer.diverged = True
-        trainer.write_results()
-        work.publish(job.run)
-        work.remove()
-    log.info("finished: %s", job.run)
+        world.on_first(trainer.write_results)
+        world.on_first(partial(work.publish, job.run))
+        world.on_first(work.remove)
+    if world.first:
+        log.info("finished: %s", job.run)
+
+
+@contextmanager
+def _opened(work: WorkDirectory, world: World) -> Iterator[WorkDirectory]:
+    """The directory, locked by the first process; the others only read in it."""
+    world.on_first(work.open)
+    try:
+        yield work
+    finally:
+        if world.first:
+            work.close()
 
 
 @dataclass
@@ -110,27 +134,32 @@ class Progress:
 class Trainer:
     """Holds model, optimiser and data of one run and takes them through its plan."""
 
-    def __init__(self, job: Job, device: torch.device, work: WorkDirectory, stop: Stop) -> None:
-        self.job, self.device, self.work, self.stop = job, device, work, stop
+    def __init__(self, job: Job, world: World, work: WorkDirectory, stop: Stop) -> None:
+        self.job, self.world, self.work, self.stop = job, world, work, stop
+        self.device = world.device
         self.spec = job.spec.train
         self.plan = plan(self.spec)
         self.data, self.validation = job.open_data(job.spec, job.manifests)
         torch.manual_seed(job.spec.seed)
         self.model = Decoder(job.spec.model)
         self.model.init_weights(job.spec.seed)
-        self.model.to(device).train()
+        self.model.train()
+        prepare_blocks(self.model, self.spec.compile, self.spec.checkpoint_activations)
+        self.loss = LossSum(self.model)
+        self.loss_in_training = world.distribute(self.loss)
         self.parameters = list(self.model.parameters())
         self.optimizer = make_optimizer(self.model, self.spec.optimizer, self.spec.learning_rate)
         self.autocast = torch.autocast(
-            device.type, dtype=torch.bfloat16, enabled=self.spec.precision == "bfloat16"
+            self.device.type, dtype=torch.bfloat16, enabled=self.spec.precision == "bfloat16"
         )
         self.at = Progress()
         self.sizes = describe(job.spec.model, self.spec.sequence_length)
         # Backward computes two products for each of the forward pass.
         self.flops_per_token = 3 * self.sizes["flops_per_token"]
-        self.peak = peak_flops(device, self.spec.precision)
+        self.peak = peak_flops(self.device, self.spec.precision)
         self.diverged = False
-        self._rows = (self.spec.micro_batch_tokens or self.spec.batch_tokens) // self.spec.sequence_length
+        rows = (self.spec.micro_batch_tokens or self.spec.batch_tokens) // self.spec.sequence_length
+        self.micro_batch = MicroBatch(rows, work)
         self._every = self.spec.steps(self.spec.validation.every_tokens)
         self._saved: tuple[tuple[int, int], str] | None = None  # the last saved position and its state
         self._saved_at = time.monotonic()
@@ -141,11 +170,18 @@ class Trainer:
         """Train what is left of the plan."""
         total, done = sum(segment.steps for segment in self.plan), len(self.at.history.rows)
         run = self.job.spec
+        if not self.world.first:
+            self._fit(lambda row: None)
+            return
+        log.info("weights, gradients and optimiser: %.2f GB on each device", state_bytes(self.model) / 1e9)
         with progress(f"{run.setting} {run.architecture} seed {run.seed}", total) as advance:
             report = Reporter(advance, total, done, self.spec.batch_tokens, self.flops_per_token, self.peak)
-            for index in range(self.at.segment, len(self.plan)):
-                self._enter(index)
-                self._train_segment(self.plan[index], report.step)
+            self._fit(report.step)
+
+    def _fit(self, report: Callable[[Row], None]) -> None:
+        for index in range(self.at.segment, len(self.plan)):
+            self._enter(index)
+            self._train_segment(self.plan[index], report)
 
     def _enter(self, index: int) -> None:
         """Go on with a segment of the plan: after a branch, back to where the trunk was left."""
@@ -162,24 +198,32 @@ class Trainer:
 
     def _train_segment(self, segment: Segment, report: Callable[[Row], None]) -> None:
         while self.at.step < segment.stop:
+            self.stop.lap()
             row = self._step(segment)
             self.at.step += 1
             self.at.history.rows.append(row)
             report(row)
             if self.at.step == segment.stop:
                 self._finish_segment(segment)
-            if self.stop and len(self.at.outputs) < len(self.plan):
+            due = time.monotonic() - self._saved_at > self.job.save_seconds
+            stop, save = self.world.any(bool(self.stop), due)
+            if stop and len(self.at.outputs) < len(self.plan):
                 self._interrupt()
-            if time.monotonic() - self._saved_at > self.job.save_seconds:
+            if save:
                 self._save()
 
     def _finish_segment(self, segment: Segment) -> None:
         path = self.work.outputs / "checkpoints" / f"{segment.checkpoint}.safetensors"
         kind = PHASES[segment.checkpoint.split("-")[0]]
         tokens = segment.stop * self.spec.batch_tokens
-        with self.work.writing():
-            save_model(path, self.model, Metadata(dict(self.job.record), segment.stop, tokens, kind))
-            self.at.outputs[f"checkpoints/{path.name}"] = sha256_file(path)
+        weights = self.world.gather(self.model.state_dict())
+
+        def write() -> str:
+            with self.work.writing():
+                save_weights(path, weights, Metadata(dict(self.job.record), segment.stop, tokens, kind))
+                return sha256_file(path)
+
+        self.at.outputs[f"checkpoints/{path.name}"] = self.world.on_first(write)
         state = self._save()
         if segment.branch == TRUNK:
             self.at.fork = state
@@ -192,11 +236,9 @@ class Trainer:
         lr = learning_rate(self.spec, segment, step)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        batch = self.data.batch(step - 1).to(self.device, non_blocking=True)
-        self.optimizer.zero_grad()
-        mean = accumulate(self.model, split(batch, self._rows), self.autocast)
-        norm = gradient_norm(self.parameters)
-        loss, grad_norm = torch.stack([mean, norm]).tolist()  # the one wait for the device
+        batch = self.data.batch(step - 1, self.world.rank, self.world.size)
+        mean = self._gradients(batch.to(self.device, non_blocking=True))
+        loss, grad_norm = self.world.values(mean, gradient_norm(self.parameters))
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             self._refuse(step, lr, loss, grad_norm)
         clip_gradients(self.parameters, self.spec.optimizer.clip, grad_norm)
@@ -214,12 +256,36 @@ class Trainer:
             seconds=seconds,
         )
 
+    def _gradients(self, batch: Batch) -> Tensor:
+        """Forward and backward; the mean loss. Out of memory: again, in smaller micro-batches."""
+        while True:
+            self.optimizer.zero_grad()
+            try:
+                return accumulate(
+                    self.loss_in_training,
+                    split(batch, self.micro_batch.rows),
+                    self.autocast,
+                    self.world.divisor,
+                    partial(self.world.partial, self.loss_in_training),
+                )
+            except torch.OutOfMemoryError as error:
+                reason = str(error).partition("\n")[0]
+            # Here the error, and what its frames held, is gone.
+            self.micro_batch.rows = min(self.micro_batch.rows, len(batch.inputs))
+            self.micro_batch.halve(reason)
+            if self.world.size > 1:  # the others wait for this process: all start again together
+                raise OutOfMemory(
+                    f"{reason}; the next attempt takes {self.micro_batch.rows} sequences at a time"
+                )
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+
     def _validate(self, step: int, segment: Segment) -> float | None:
         """The validation loss where it is due: nats per token, in-domain sets counting alike."""
         if step % self._every and step != segment.stop:
             return None
-        batches = (batch.to(self.device) for batch in self.validation)
-        return mean_loss(self.model, batches, self.autocast)
+        batches = (self.world.part(batch).to(self.device) for batch in self.validation)
+        return mean_loss(self.loss, batches, self.autocast, self.world.totals)
 
     def _refuse(self, step: int, lr: float, loss: float, grad_norm: float) -> NoReturn:
         state = self._save()
@@ -232,9 +298,8 @@ class Trainer:
 
     def _interrupt(self) -> NoReturn:
         self._save()
-        assert self.stop.signal is not None
         raise Interrupted(
-            f"stopped by {self.stop.signal.name} after step {self.at.step} of "
+            f"stopped by {self.stop.reason} after step {self.at.step} of "
             f"{self.plan[self.at.segment].branch}; the same command goes on from {self.work.path}"
         )
 
@@ -242,9 +307,25 @@ class Trainer:
 
     def resume(self) -> None:
         """Take the run up where the newest whole state left it, if there is one."""
-        state = self.work.load_newest()
-        if state is None:
-            return
+        state = self._newest()
+        if state is not None:
+            self._take_up(state)
+        if self.job.invocation is not None:
+            note = partial(self.work.note_attempt, self.job.invocation, len(self.at.history.rows))
+            self.world.on_first(note)
+
+    def _newest(self) -> State | None:
+        """The first process looks for it and finds out what is damaged; the others read what it found."""
+        found: list[State] = []
+
+        def find() -> str | None:
+            found.extend(state for state in [self.work.load_newest()] if state is not None)
+            return found[0].name if found else None
+
+        name = self.world.on_first(find)
+        return None if name is None else found[0] if found else self.work.load(name)
+
+    def _take_up(self, state: State) -> None:
         info = dict(state.info)
         needs = info.pop("needs")
         self._restore_tensors(state.tensors)
@@ -267,7 +348,9 @@ class Trainer:
                 "resumed": self.at.resumed,
                 "outputs": self.at.outputs,
             }
-            self._saved = (position, self.work.save(self._tensors(), info, needs=self.at.fork))
+            tensors = self._tensors()
+            name = self.world.on_first(lambda: self.work.save(tensors, info, needs=self.at.fork))
+            self._saved = (position, name)
         self._saved_at = time.monotonic()
         return self._saved[1]
 
@@ -277,7 +360,7 @@ class Trainer:
             tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in moments.items()}
         tensors["rng"] = torch.get_rng_state()
         tensors["history"] = torch.frombuffer(bytearray(self.at.history.to_bytes()), dtype=torch.uint8)
-        return on_cpu(tensors)
+        return self.world.gather(tensors)
 
     def _restore_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Weights, optimiser and random state; the history stays."""
@@ -290,8 +373,17 @@ class Trainer:
             elif kind == "optimizer":
                 index, _, name = name.partition(".")
                 moments.setdefault(int(index), {})[name] = tensor
-        self.model.load_state_dict(weights)
-        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": moments})
+        own = self.model.state_dict()
+        self.model.load_state_dict(
+            {name: self.world.place(each, own[name]) for name, each in weights.items()}
+        )
+        # Numbered in the order of the groups.
+        parameters = [each for group in self.optimizer.param_groups for each in group["params"]]
+        state = {
+            index: {name: self.world.place(each, parameters[index]) for name, each in moment.items()}
+            for index, moment in moments.items()
+        }
+        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": state})
         torch.set_rng_state(tensors["rng"])
 
     # --- results ------------------------------------------------------------------------------------------
@@ -324,5 +416,6 @@ class Trainer:
             "resumed": self.at.resumed,
             "diverged": self.diverged,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-            "environment": environment(self.device),
+            "environment": {**environment(self.device), "processes": self.world.size},
+            "micro_batch_sequences": self.micro_batch.rows,
         }

@@ -62,6 +62,14 @@ class InProcess(Spec):
     kind: Literal["inprocess"] = "inprocess"
 
 
+class Submitit(Spec):
+    """Train in several processes of one node, started by submitit: one for each GPU, or on a CPU."""
+
+    kind: Literal["submitit"]
+    processes: PositiveInt
+    sharded: bool = False  # parameters, gradients and optimiser split between them (FSDP2), not copied (DDP)
+
+
 class Grid(Spec):
     """Learning rates to try for each architecture and setting: the one with the lowest in-domain validation
     loss is taken. Every rate trains one model from the start, on `budget` tokens."""
@@ -91,8 +99,10 @@ class TrainSpec(Spec):
     document_mask: bool = False
     precision: Literal["float32", "bfloat16"] = "float32"
     validation: Validation
-    torch_threads: PositiveInt = 1
-    launcher: InProcess = InProcess()
+    checkpoint_activations: bool = False  # compute blocks again in the backward pass: less memory, more time
+    compile: bool = False  # each block by torch.compile
+    torch_threads: PositiveInt = 1  # of each process
+    launcher: Annotated[InProcess | Submitit, Field(discriminator="kind")] = InProcess()
 
     @model_validator(mode="after")
     def _fits(self) -> "TrainSpec":
@@ -102,6 +112,11 @@ class TrainSpec(Spec):
                 raise ValueError(
                     f"{key} {tokens} is not a multiple of sequence_length {self.sequence_length}"
                 )
+        sequences = self.batch_tokens // self.sequence_length
+        if sequences % self.processes:
+            raise ValueError(
+                f"launcher: {self.processes} processes cannot share the {sequences} sequences of a batch"
+            )
         steps = [self.steps(budget) for budget in self.budgets]
         if steps != sorted(set(steps)):
             raise ValueError(f"budgets must increase by at least one step each; they are {steps} steps")
@@ -118,6 +133,11 @@ class TrainSpec(Spec):
     def steps(self, budget: int) -> int:
         """Optimiser steps that a budget in tokens pays for."""
         return max(1, round(budget / self.batch_tokens))
+
+    @property
+    def processes(self) -> int:
+        """That train together; one for each GPU."""
+        return self.launcher.processes if isinstance(self.launcher, Submitit) else 1
 
     @property
     def total_steps(self) -> int:

@@ -1,10 +1,11 @@
 """One optimiser step, and the loss it lowers: mean nats per token of a global batch."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from seqarch.model import Decoder
 from seqarch.tasks.batch import IGNORE, Batch
@@ -18,19 +19,42 @@ def loss_sum(model: Decoder, batch: Batch) -> Tensor:
     )
 
 
-def accumulate(model: Decoder, batches: Sequence[Batch], autocast: torch.autocast) -> Tensor:
+class LossSum(nn.Module):
+    """`loss_sum` as a module, which is what can be spread over several processes."""
+
+    def __init__(self, model: Decoder) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Batch) -> Tensor:
+        return loss_sum(self.model, batch)
+
+
+def accumulate(
+    loss: Callable[[Batch], Tensor],
+    batches: Sequence[Batch],
+    autocast: torch.autocast,
+    divisor: Callable[[int], float] = lambda n_targets: max(1, n_targets),
+    partial: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Tensor:
     """Add to the gradients those of the mean loss over all targets of all batches; that loss, float32 scalar.
 
     The sum is divided by the number of targets of the whole, not of each part, so that how a batch is cut
     into micro-batches changes nothing but rounding.
+
+    Args:
+        loss: of one batch, summed over its targets.
+        divisor: from the number of targets here (see `World.divisor`).
+        partial: a context for all backward passes but the last (see `World.partial`).
     """
-    n_targets = sum(batch.n_targets for batch in batches)
+    n_targets = divisor(sum(batch.n_targets for batch in batches))
     total = torch.zeros((), device=batches[0].inputs.device)
-    for batch in batches:
-        with autocast:
-            loss = loss_sum(model, batch) / max(1, n_targets)
-        loss.backward()
-        total += loss.detach()
+    for number, batch in enumerate(batches, 1):
+        with nullcontext() if number == len(batches) else partial():
+            with autocast:
+                mean = loss(batch) / n_targets
+            mean.backward()
+        total += mean.detach()
     return total
 
 
@@ -46,16 +70,22 @@ def clip_gradients(parameters: Iterable[Tensor], limit: float | None, norm: floa
 
 
 @torch.no_grad()
-def mean_loss(model: Decoder, batches: Iterable[Batch], autocast: torch.autocast) -> float:
-    """Mean nats per target over batches, without gradients."""
+def mean_loss(
+    loss: nn.Module,
+    batches: Iterable[Batch],
+    autocast: torch.autocast,
+    totals: Callable[[Iterable[float]], Sequence[float]] = tuple,
+) -> float:
+    """Mean nats per target over batches, without gradients. `totals` adds up over processes."""
     total, n_targets = 0.0, 0
-    model.eval()
+    loss.eval()
     for batch in batches:
         with autocast:
-            total += float(loss_sum(model, batch))
+            total += float(loss(batch))
         n_targets += batch.n_targets
-    model.train()
-    return total / max(1, n_targets)
+    loss.train()
+    total, n = totals((total, n_targets))
+    return total / max(1, n)
 
 
 def split(batch: Batch, rows: int) -> list[Batch]:

@@ -5,6 +5,8 @@ The fingerprint covers the spec, the code and the inputs, so that a stale state 
     lock                                one writer: a job can outlive the snakemake that started it
     state-<ordinal>-<digest>.safetensors  the two newest states, and those that a decay branch will return to
     run/                                the outputs so far; they move to the run directory together at the end
+    attempts.json                       where the attempts of the present `snakemake` started
+    micro_batch.json                    rows that fit in memory, where those asked for did not
 
 A state's name carries the sha256 of its bytes: a truncated or altered file is found out before it is used.
 """
@@ -26,8 +28,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from seqarch.files import atomic_path, canonical_json, sha256_file, sha256_text
-from seqarch.training.errors import WorkDirectoryError
+from seqarch.files import atomic_path, canonical_json, read_json, sha256_file, sha256_text, write_json
+from seqarch.provenance import recipe
+from seqarch.training.errors import NoProgress, WorkDirectoryError
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +45,17 @@ class State:
 
 
 def fingerprint(record: Mapping[str, Any]) -> str:
-    """The name of a run's working directory, from its provenance: what was asked for, of which inputs."""
-    return sha256_text(canonical_json({"recipe": record["recipe"], "inputs": record["inputs"]}))[:32]
+    """The name of a run's working directory, from its provenance: what was asked for, of which inputs.
+
+    How it is launched is left out: a run goes on with another number of processes.
+    """
+    train = {key: value for key, value in record["spec"]["train"].items() if key != "launcher"}
+    asked = recipe("train", {**record["spec"], "train": train}, record["code"])
+    return sha256_text(canonical_json({"recipe": asked, "inputs": record["inputs"]}))[:32]
 
 
 class WorkDirectory:
-    """The working directory of one run, locked from `__enter__` to `__exit__`.
+    """The working directory of one run, locked from `open` to `close`, or within `with`.
 
     Raises (from every method):
         WorkDirectoryError: another process has it, or it cannot be written.
@@ -60,14 +68,21 @@ class WorkDirectory:
         self._needs: dict[str, str | None] = {}  # state on disk -> the state it will return to
 
     def __enter__(self) -> "WorkDirectory":
-        with self.writing():
-            self._lock = self._acquire()
-            self._clear_drafts()
+        self.open()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Take the lock, and clear away what a killed process was writing."""
+        with self.writing():
+            self._lock = self._acquire()
+            self._clear_drafts()
+
+    def close(self) -> None:
         assert self._lock is not None
         os.close(self._lock)  # releases the lock
 
@@ -178,6 +193,40 @@ class WorkDirectory:
 
     def _names(self) -> list[str]:
         return [path.name for path in self.path.glob("state-*.safetensors")]
+
+    # --- notes --------------------------------------------------------------------------------------------
+
+    @property
+    def micro_batch(self) -> int | None:
+        """Rows of a micro-batch that an earlier attempt came down to."""
+        file = self.path / "micro_batch.json"
+        return read_json(file) if file.exists() else None
+
+    def note_micro_batch(self, rows: int) -> None:
+        with self.writing():
+            write_json(self.path / "micro_batch.json", rows)
+
+    def note_attempt(self, invocation: str, steps: int) -> None:
+        """Note where this attempt starts.
+
+        Args:
+            invocation: of the `snakemake` whose attempt it is: only its own count.
+            steps: saved so far, over all segments.
+
+        Raises:
+            NoProgress: two earlier attempts started here.
+        """
+        file = self.path / "attempts.json"
+        noted = read_json(file) if file.exists() else {}
+        starts = noted["starts"] if noted.get("invocation") == invocation else []
+        here = [steps, self.micro_batch]
+        if starts[-2:] == [here, here]:
+            raise NoProgress(
+                f"two attempts got no further than the {steps} steps they started with: see their logs "
+                f"above, or the cluster's. The state is kept in {self.path}; start snakemake again to go on"
+            )
+        with self.writing():
+            write_json(file, {"invocation": invocation, "starts": [*starts, here][-2:]})
 
     # --- outputs ------------------------------------------------------------------------------------------
 
