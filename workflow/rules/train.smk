@@ -14,10 +14,12 @@ rule sweep:
         f"{plan.root}/logs/sweep/{{setting}}/{{architecture}}/lr{{rate}}.log",
     benchmark:
         f"{plan.root}/benchmarks/sweep/{{setting}}/{{architecture}}/lr{{rate}}.tsv"
-    retries: 2
+    retries: 20  # as in train
     conda:
         "../../envs/seqarch.yaml"
-    threads: plan.experiment.train.torch_threads
+    threads: plan.experiment.train.torch_threads * plan.experiment.train.processes
+    resources:
+        gpu=plan.experiment.train.processes,
     params:
         spec=plan.spec("sweep"),
         code=plan.code("sweep"),
