@@ -34,6 +34,7 @@ from seqarch.provenance import (
 )
 from seqarch.slices import SPLITS, STUDY_FIGURES, Slices
 
+SCORE_TABLES = ("ruler_table", "needle_table", "recall_table")
 RECIPE_DIGITS = 16  # of a recipe in `expects`: keeps the command line of a job with 1024 inputs short enough
 SHARDS = ("group", "shard")
 RUN = ("setting", "architecture", "seed")
@@ -278,6 +279,10 @@ class Plan:
         """What the long-context evaluation ends in; nothing without its sections."""
         rules = ("ruler_table", "needle_table")
         return [path for rule in rules for path in self.paths(rule)]
+
+    def score_tables(self) -> list[str]:
+        """The tables of scores that claims are judged by; none without their sections."""
+        return [path for rule in SCORE_TABLES if rule in RULES for path in self.paths(rule)]
 
     def study_figures(self) -> list[str]:
         """The figures of paper A that some study names."""

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
+from seqarch.analysis.claims_spec import Entry
 from seqarch.analysis.realised import load_claims, realised
 from seqarch.analysis.spec import StudyFigure, StudySpec
 from seqarch.architecture import mixer_names
@@ -193,6 +194,13 @@ class Slices:
             **self._claims.model_dump(mode="json"),
             "experiment": experiment.experiment,
             "architectures": {name: entry.model_dump(mode="json") for name, entry in entries.items()},
+            "published": {
+                name: Entry(mixers=tuple(sorted(model.mixers)), pattern=len(model.mixers) > 1).model_dump(
+                    mode="json"
+                )
+                for name, model in (experiment.pretrained.models if experiment.pretrained else {}).items()
+                if model.mixers
+            },
             "domains": self.domains,
             "statistics": self.options["statistics"],
         }

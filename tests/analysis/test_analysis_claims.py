@@ -391,64 +391,6 @@ def test_other_domains_stand_in_and_the_table_says_so():
     assert pd.isna(row["stand_in"])
 
 
-# --- scores -------------------------------------------------------------------------------------------
-
-
-def scores(drop, seeds=(0, 1, 2), middle=0.0, sd=0.005):
-    """Long-context rows in the common columns; `drop`: what each architecture loses beyond its training."""
-    generator = np.random.default_rng(0)
-    rows = [
-        {"setting": "recall", "arch": arch, "seed": seed, "task": "needle", "length": length, "depth": depth}
-        | {
-            "train_length": 128,
-            "score": 0.9 - (length > 128) * lost - (depth == 50) * middle + generator.normal(0, sd),
-        }
-        for arch, lost in drop.items()
-        for seed in seeds
-        for length in (64, 128, 256)
-        for depth in (0.0, 50.0, 100.0)
-    ]
-    frame = pd.DataFrame(rows)
-    assert set(frame) - {"train_length"} <= set(COMMON.names)
-    return frame
-
-
-def test_scores_beyond_the_training_length_and_in_the_middle():
-    values = {"reference": None, "setting": None, "margin": 0.05}
-    drops = claim(measure="beyond_training_length", sign="-", compare={"mixer": "any"}, **values)
-    docs = planted(0.0)
-    names = ("transformer", "mamba2")
-    both = scores({"transformer": 0.5, "mamba2": 0.2}, middle=0.2)
-    row = judged(drops, docs, both, names=names)
-    assert (row["verdict"], row["n_pairs"], row["unit"]) == ("supported", 2, "score")
-    assert judged(drops, docs, scores({"transformer": 0.5, "mamba2": 0.0}), names=names)["verdict"] == (
-        "contradicted"
-    )
-    further = drops | {"sign": "+", "compare": {"mixer": "mamba2"}, "reference": {"mixer": "attention"}}
-    row = judged(further, docs, both, names=names)
-    assert row["verdict"] == "supported"
-    assert row["effect"] == pytest.approx(0.3, abs=0.02)
-    lost = drops | {"measure": "middle"}
-    assert judged(lost, docs, both, names=names)["verdict"] == "supported"
-    assert judged(lost, docs, scores({"transformer": 0.5, "mamba2": 0.2}), names=names)["verdict"] == (
-        "contradicted"
-    )
-
-
-def test_without_scores_their_claims_are_not_run():
-    one = claim(measure="middle", reference=None, setting=None, margin=0.05)
-    row = judged(one, planted(0.0))
-    assert (row["verdict"], row["note"]) == (
-        "not run",
-        "no table of scores was given: run the long-context evaluation",
-    )
-    table = scores({"mamba2": 0.1})
-    assert "lack depth" in judged(one, planted(0.0), table.drop(columns="depth"))["note"]
-    assert "no scores of mamba2" in judged(one, planted(0.0), table[table["depth"] != 50])["note"]
-    two = pd.concat([table, table.assign(setting="other")])
-    assert "several settings" in judged(one, planted(0.0), two)["note"]
-
-
 # --- the step -----------------------------------------------------------------------------------------
 
 

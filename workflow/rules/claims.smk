@@ -6,6 +6,7 @@ rule claims:
         domains=plan.paths("loss", 0),
         # Long: they change together with the table of domains.
         docs=ancient(plan.paths("loss", 1)),
+        scores=plan.score_tables(),
     output:
         parquet=plan.path("claims"),
         csv=report(
@@ -29,7 +30,7 @@ rule claims:
         "Judge the claims"
     shell:
         "python -m seqarch.cli.claims --spec {params.spec:q} --code {params.code} --expects {params.expects:q}"
-        " --docs {input.docs:q} --out {params.stem:q} > {log:q} 2>&1"
+        " --docs {input.docs:q} --scores {input.scores:q} --out {params.stem:q} > {log:q} 2>&1"
 
 
 use rule figure_corpus as figure_claims with:

@@ -31,9 +31,8 @@ from seqarch.analysis.claims_evidence import (
     Losses,
     difference,
     interaction,
-    minus,
-    score_contrast,
 )
+from seqarch.analysis.claims_scores import PUBLISHED, Scores
 from seqarch.analysis.claims_spec import Claim, ClaimsJob
 from seqarch.analysis.curves import MACRO_OOD
 from seqarch.analysis.equal_loss import NO_OVERLAP, verdict
@@ -74,6 +73,7 @@ class Finding:
     verdict: str = NOT_RUN
     counts: bool = True
     notes: list[str] = field(default_factory=list)
+    population: str | None = None  # of scores: whose runs, or the published models
 
     def strength(self) -> float:
         """The p behind the result."""
@@ -85,13 +85,13 @@ def evaluate(job: ClaimsJob, docs: pd.DataFrame, scores: pd.DataFrame | None = N
 
     Args:
         docs: document losses of all runs (evaluation.md, 1.6).
-        scores: long-context scores of all runs; their columns are the common ones and `train_length`.
+        scores: rows of the tables `ruler`, `needle` and `recall`: the common columns and `train_length`.
     """
-    losses = Losses(docs, job.domains, job.statistics)
+    losses, measured = Losses(docs, job.domains, job.statistics), Scores(scores)
     rows: list[dict[str, Any]] = []
     for claim in job.claims:
-        pairs, reason = bind(claim, job.architectures)
-        findings = [_finding(claim, pair, losses, scores, job.statistics) for pair in pairs]
+        places, reason = _places(claim, job, measured)
+        findings = [_finding(claim, each, losses, measured, job.statistics) for each in places]
         margin = claim.margin or job.statistics.margin
         judge(claim, findings, job.statistics, margin)
         common = _common(claim, job, losses, margin)
@@ -132,11 +132,32 @@ def _stand_in(named: Sequence[str], used: Sequence[str]) -> str | None:
 # --- evidence -----------------------------------------------------------------------------------------
 
 
+def _places(claim: Claim, job: ClaimsJob, scores: Scores) -> tuple[list[tuple[Pair, str | None]], str]:
+    """The claim's pairs and, for scores, each population that has them; if there are none, why."""
+    if claim.measure == "ood_loss":
+        pairs, reason = bind(claim, job.architectures)
+        return [(pair, None) for pair in pairs], reason
+    found: list[tuple[Pair, str | None]] = []
+    populations = [name for name in scores.populations(claim.measure) if claim.setting in (None, name)]
+    reasons = []
+    for population in populations:
+        entries = job.published if population == PUBLISHED else job.architectures
+        scored = scores.entries(population)
+        pairs, reason = bind(claim, {name: entry for name, entry in entries.items() if name in scored})
+        found += [(pair, population) for pair in pairs]
+        reasons.append(reason)
+    if not populations:
+        pairs, reason = bind(claim, {**job.architectures, **job.published})
+        return [(pair, claim.setting) for pair in pairs], reason
+    return found, "; ".join(dict.fromkeys(filter(None, reasons)))
+
+
 def _finding(
-    claim: Claim, pair: Pair, losses: Losses, scores: pd.DataFrame | None, spec: StatisticsSpec
+    claim: Claim, place: tuple[Pair, str | None], losses: Losses, scores: Scores, spec: StatisticsSpec
 ) -> Finding:
     """What the run says about one pair; without evidence, with the reason, where it says nothing."""
-    finding = Finding(*pair)
+    pair, population = place
+    finding = Finding(*pair, population=population)
     try:
         if claim.measure == "ood_loss":
             _loss(finding, claim, losses, spec)
@@ -178,15 +199,14 @@ def _docs_rows(finding: Finding, claim: Claim, here: Deltas, outside: Sequence[s
     )
 
 
-def _score(finding: Finding, claim: Claim, scores: pd.DataFrame | None) -> None:
-    finding.evidence = score_contrast(scores, claim.measure, finding.arch, claim.setting, claim.tasks)
-    if finding.ref is not None:
-        other = score_contrast(scores, claim.measure, finding.ref, claim.setting, claim.tasks)
-        finding.evidence = minus(finding.evidence, other)
+def _score(finding: Finding, claim: Claim, scores: Scores) -> None:
+    population = finding.population or ""
+    finding.about = {"setting": population or None}
+    finding.evidence = scores.contrast(claim.measure, finding.arch, finding.ref, population, claim.tasks)
     names = "|".join(filter(None, (finding.arch, finding.ref)))
-    seeds = "|".join(map(str, finding.evidence.values))
+    seeds = "|".join(map(str, finding.evidence.values)) or "none"
     tasks = "|".join(claim.tasks) or "all"
-    finding.about["rows"] = f"scores: arch={names} seed={seeds} task={tasks}"
+    finding.about["rows"] = f"scores: setting={population} arch={names} seed={seeds} task={tasks}"
 
 
 # --- verdicts -----------------------------------------------------------------------------------------
@@ -353,12 +373,13 @@ def _pair_row(finding: Finding, n_pairs: int, spec: StatisticsSpec, margin: floa
     if finding.evidence is None or np.isnan(finding.evidence.mean):
         return row
     estimate = finding.evidence.estimate(spec.confidence)
+    values = list(finding.evidence.values.values())
     row |= {"p_holm": finding.p_holm, "tost_p_holm": finding.tost_p, "result": finding.result}
     row |= {"domain": MACRO_OOD if finding.parts else None} | _numbers(finding.evidence, estimate, spec)
     if np.isfinite(estimate.se):
         alpha = (1 - spec.confidence) / n_pairs  # as the strictest of Holm's steps
         row |= {"tost_p": estimate.p_equivalent(margin), "mde": estimate.smallest_detectable(1 - alpha)}
-        values = list(finding.evidence.values.values())
+    if np.isfinite(estimate.se) and len(values) > 1:
         row |= {
             "sd_seeds": float(np.std(values, ddof=1)),
             "max_sd_equivalence": largest_sd_for_equivalence(margin, len(values), spec.confidence),
@@ -367,7 +388,7 @@ def _pair_row(finding: Finding, n_pairs: int, spec: StatisticsSpec, margin: floa
 
 
 def _numbers(evidence: Evidence, estimate: Estimate, spec: StatisticsSpec) -> dict[str, Any]:
-    row: dict[str, Any] = {"effect": estimate.mean, "n_seeds": len(evidence.values)}
+    row: dict[str, Any] = {"effect": estimate.mean, "n_seeds": len(evidence.values) or None}
     if evidence.n_docs:
         row["n_docs"] = evidence.n_docs
     if np.isfinite(estimate.se):

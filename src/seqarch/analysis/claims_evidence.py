@@ -14,10 +14,6 @@ from seqarch.analysis.intervals import Estimate, over_seeds, over_seeds_and_docu
 from seqarch.analysis.spec import StatisticsSpec, StudySpec
 from seqarch.evaluation.bootstrap import draws
 
-MIDDLE = (40.0, 60.0)  # depths in percent, inclusive
-ENDS = (10.0, 90.0)  # up to, and from
-SCORE_COLUMNS = ("arch", "seed", "setting", "task", "length", "score")
-
 
 class NotRun(ComparisonError):
     """The run lacks what a claim speaks of."""
@@ -39,18 +35,26 @@ class Deltas:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One effect: a value for each seed, and, from losses, bootstrap means over seeds and documents [B]."""
+    """One effect: a value for each seed, and, from losses, bootstrap means over seeds and documents [B].
+
+    Of a model without seeds there are no values, but an estimate over the samples it was asked.
+    """
 
     values: Mapping[int, float]
     replicates: Floats | None = None
     n_docs: int = 0
+    samples: Estimate | None = None
 
     @property
     def mean(self) -> float:
+        if self.samples is not None:
+            return self.samples.mean
         return float(np.mean(list(self.values.values())))
 
     def estimate(self, confidence: float) -> Estimate:
         """The wider of the errors over seeds, and over seeds and documents; none with one seed."""
+        if self.samples is not None:
+            return self.samples
         seeds = over_seeds(np.array(list(self.values.values())))
         if self.replicates is None or len(self.values) < 2:
             return seeds
@@ -135,50 +139,3 @@ def interaction(here: Deltas, there: Deltas, spec: StatisticsSpec, target: str =
     means = resampled((drawn[0] - drawn[1])[None, :, :, None], spec)[0, :, 0]
     n_docs = min(each.n_docs[each.targets.index(target)] for each in (here, there))
     return Evidence(dict(zip(seeds, once[0] - once[1], strict=True)), means, n_docs)
-
-
-# --- scores -------------------------------------------------------------------------------------------
-
-
-def score_contrast(
-    scores: pd.DataFrame | None, measure: str, arch: str, setting: str | None, tasks: Sequence[str]
-) -> Evidence:
-    """Of one entry, for each seed: its mean score beyond the training length minus that up to it
-    (`beyond_training_length`), or in the middle minus at the ends (`middle`). Each row counts alike.
-
-    Raises NotRun for missing rows and columns, ComparisonError for rows of several settings.
-    """
-    needed = [*SCORE_COLUMNS, "train_length" if measure == "beyond_training_length" else "depth"]
-    if scores is None or (absent := [name for name in needed if name not in scores]):
-        what = "no table of scores was given" if scores is None else f"the scores lack {', '.join(absent)}"
-        raise NotRun(f"{what}: run the long-context evaluation")
-    rows = scores[(scores["arch"] == arch) & scores["score"].notna()]
-    if setting is not None:
-        rows = rows[rows["setting"] == setting]
-    if tasks:
-        rows = rows[rows["task"].isin(tasks)]
-    if rows["setting"].nunique() > 1:
-        raise ComparisonError(f"scores of {arch} in several settings: name one in the claim")
-    first, second = _contrasted(rows, measure)
-    values = first.groupby("seed")["score"].mean() - second.groupby("seed")["score"].mean()
-    values = values.dropna()
-    if values.empty:
-        raise NotRun(f"no scores of {arch} on both sides of {measure}")
-    seeds = values.index.to_numpy(dtype=np.int64)
-    return Evidence(dict(zip(seeds.tolist(), values.to_numpy().tolist(), strict=True)))
-
-
-def _contrasted(rows: pd.DataFrame, measure: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    if measure == "beyond_training_length":
-        beyond = rows["length"] > rows["train_length"]
-        return rows[beyond], rows[~beyond & rows["train_length"].notna()]
-    depth = rows["depth"]
-    return rows[depth.between(*MIDDLE)], rows[(depth <= ENDS[0]) | (depth >= ENDS[1])]
-
-
-def minus(a: Evidence, b: Evidence) -> Evidence:
-    """The difference of two entries' values, paired by seed."""
-    seeds = [seed for seed in a.values if seed in b.values]
-    if not seeds:
-        raise ComparisonError("the two entries share no seed: evaluate both with the same seeds")
-    return Evidence({seed: a.values[seed] - b.values[seed] for seed in seeds})

@@ -106,5 +106,6 @@ class ClaimsJob(ClaimsFile):
 
     experiment: str
     architectures: dict[str, Entry]
+    published: dict[str, Entry] = {}  # models that others trained; their scores alone are known
     domains: dict[str, Literal["in", "out"]]
     statistics: StatisticsSpec

@@ -19,7 +19,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = step_parser("claims", __doc__ or "")
     parser.add_argument("--docs", required=True, nargs="+", type=Path, help="docs.parquet of every run")
     parser.add_argument(
-        "--scores", default=[], nargs="+", type=Path, help="long-context scores: common columns, train_length"
+        "--scores",
+        default=[],
+        nargs="*",
+        type=Path,
+        help="the tables ruler, needle, recall, as far as they are",
     )
     parser.add_argument("--out", required=True, type=Path, help="the table, without .parquet and .csv")
     return run_step("claims", parser, _claims, argv)

@@ -151,7 +151,9 @@ def _numbers(claim: pd.Series) -> str:
     unit = {"nats per token": "nats"}.get(claim["unit"], claim["unit"])
     words = [f"{pair}: {claim['effect']:+.3f}"]
     if np.isfinite(_number(claim["lo"])):
-        words.append(f"[{claim['lo']:+.3f}, {claim['hi']:+.3f}] {unit}, {claim['n_seeds']:.0f} seeds")
+        n = _number(claim["n_seeds"])
+        whose = f"{n:.0f} seeds" if np.isfinite(n) else "over samples"
+        words.append(f"[{claim['lo']:+.3f}, {claim['hi']:+.3f}] {unit}, {whose}")
     else:
         words.append(f"{unit}, n = {claim['n_seeds']:.0f}")
     if claim["verdict"] == "inconclusive" and np.isfinite(_number(claim["mde"])):
@@ -173,6 +175,8 @@ def _effects(axes: Axes, pairs: pd.DataFrame, middle: float) -> None:
             axes.plot([low, high], [place, place], color=MARKS[pair["verdict"]][0], linewidth=1.2, zorder=2)
         _mark(axes, pair["verdict"], (effect, place), axes.transData, 4.5)
         words = _text(pair["arch"]) + ("" if np.isfinite(low) else f", n = {pair['n_seeds']:.0f}")
+        if pair["unit"] == "score" and _text(pair["setting"]):
+            words += f" ({pair['setting']})"  # whose scores
         _name(axes, words, place, effect, *(effect if np.isnan(each) else each for each in (low, high)))
 
 
