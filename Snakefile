@@ -24,9 +24,9 @@ include: "workflow/rules/corpus.smk"
 include: "workflow/rules/tokens.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/loss.smk"
-include: "workflow/rules/longcontext.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
+include: "workflow/rules/longcontext.smk"
 include: "workflow/rules/claims.smk"
 
 

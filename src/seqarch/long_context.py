@@ -31,6 +31,7 @@ RULES = (
         "predict_pretrained",
     ),
     *("run_scores", "pretrained_scores", "ruler_table", "needle_table"),
+    *("figure_ruler", "figure_published", "figure_needle_formats"),
 )
 LOADED = {"predict_pretrained": MIXERS}  # mixers that a command loads by name
 
@@ -70,6 +71,9 @@ class LongContext:
         suites = {each["suite"] for rule in ("predict", "predict_pretrained") for each in jobs[rule]}
         jobs["ruler_table"] = [{}] if suites - {NEEDLE} else []
         jobs["needle_table"] = [{}] if NEEDLE in suites else []
+        jobs["figure_ruler"], jobs["figure_needle_formats"] = jobs["ruler_table"], jobs["needle_table"]
+        printed = any(models[job["published"]].published for job in jobs["pretrained_model"])
+        jobs["figure_published"] = jobs["ruler_table"] if printed else []
         return jobs
 
     def _published_models(self) -> Mapping[str, Any]:
@@ -107,6 +111,11 @@ class LongContext:
 
     def vocab_of(self, published: str) -> str:
         return self._published_models()[published].tokenizer
+
+    @property
+    def mixers(self) -> dict[str, tuple[str, ...]]:
+        """What published models are made of, where the configuration says it: for their colours."""
+        return {name: model.mixers for name, model in self._published_models().items() if model.mixers}
 
     def printed(self, kind: str) -> list[str]:
         """The published tables: of `ruler`, or of `niah`."""

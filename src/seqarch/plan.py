@@ -70,6 +70,10 @@ def _long_context_rules() -> dict[str, Rule]:
         "pretrained_scores": Rule(published, scores["pretrained"], "ruler_score"),
         "ruler_table": Rule((), ("{root}/tables/ruler.parquet",)),
         "needle_table": Rule((), ("{root}/tables/needle.parquet",)),
+        **{
+            f"figure_{figure}": Rule((), (f"{{root}}/figures/{figure}.json",), "figure")
+            for figure in ("ruler", "published", "needle_formats")
+        },
     }
 
 
@@ -277,7 +281,7 @@ class Plan:
 
     def paper_b(self) -> list[str]:
         """What the long-context evaluation ends in; nothing without its sections."""
-        rules = ("ruler_table", "needle_table")
+        rules = ("ruler_table", "needle_table", "figure_ruler", "figure_published", "figure_needle_formats")
         return [path for rule in rules for path in self.paths(rule)]
 
     def score_tables(self) -> list[str]:
@@ -357,7 +361,10 @@ class Plan:
         """What a job depends on, as plain JSON."""
         command = RULES[rule].command
         if command == "figure":
-            return self.slices.figure(rule.removeprefix("figure_"))
+            options = self.slices.figure(rule.removeprefix("figure_"))
+            if rule in self.long_context.jobs:
+                options["architectures"] |= self.long_context.mixers
+            return options
         if rule in self.long_context.jobs:
             return getattr(self.long_context, rule)(**wildcards)
         method = rule if hasattr(self.slices, rule) else command

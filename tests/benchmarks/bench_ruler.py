@@ -32,7 +32,7 @@ from seqarch.evaluation.ruler.resources import Haystack, word_lists
 
 GOAL = 5.0
 LENGTH, SAMPLES, GENERATED = 16_384, 500, 128
-FEW, MORE = 10, 60  # samples of the peer's two runs
+FEW, MORE = 10, 90  # samples of the peer's two runs
 VOCABULARY = 32_000
 SPLITTER = r"""import re
 def sent_tokenize(text):
@@ -50,6 +50,7 @@ def rows() -> Iterator[dict[str, Any]]:
         essays = prose()
         library = tokenizer(essays)
         checkout = prepared(Path(peer), Path(folder), essays, library)
+        peer_seconds(checkout, wanted[0], 1)  # brings its libraries into memory
         for task in wanted:
             ours = our_seconds(task, library, essays)
             few, more = (peer_seconds(checkout, task, n) for n in (FEW, MORE))
@@ -59,7 +60,7 @@ def rows() -> Iterator[dict[str, Any]]:
                 "shape": f"{SAMPLES} samples of {LENGTH} tokens, {VOCABULARY} entries",
                 "threads": os.cpu_count(),
                 "ours": "cli.ruler_data",
-                "peer": "RULER's niah.py",
+                "peer": f"RULER's niah.py ({FEW}: {few:.3g} s, {MORE}: {more:.3g} s)",
                 "ours_seconds": ours,
                 "peer_seconds": few + (SAMPLES - FEW) * each,
                 "goal": GOAL,

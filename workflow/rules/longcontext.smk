@@ -243,3 +243,72 @@ use rule ruler_table as needle_table with:
         code=plan.code("needle_table"),
         expects=plan.expects,
         stem=plan.stem,
+
+
+use rule figure_corpus as figure_ruler with:
+    input:
+        tables=plan.path("ruler_table"),
+    output:
+        record=plan.path("figure_ruler"),
+        csv=f"{plan.root}/figures/ruler.csv",
+        images=report(
+            plan.images("ruler"),
+            category="Long context",
+            labels={"figure": "scores by length"},
+            caption="../report/figure_ruler.rst",
+        ),
+    log:
+        f"{plan.root}/logs/figures/ruler.log",
+    params:
+        spec=plan.spec("figure_ruler"),
+        code=plan.code("figure_ruler"),
+        expects=plan.expects,
+        stem=plan.stem,
+    message:
+        "Draw the long-context scores by length"
+
+
+use rule figure_corpus as figure_published with:
+    input:
+        tables=plan.path("ruler_table"),
+    output:
+        record=plan.path("figure_published"),
+        csv=f"{plan.root}/figures/published.csv",
+        images=report(
+            plan.images("published"),
+            category="Long context",
+            labels={"figure": "ours against published"},
+            caption="../report/published.rst",
+        ),
+    log:
+        f"{plan.root}/logs/figures/published.log",
+    params:
+        spec=plan.spec("figure_published"),
+        code=plan.code("figure_published"),
+        expects=plan.expects,
+        stem=plan.stem,
+    message:
+        "Draw our scores against the published ones"
+
+
+use rule figure_corpus as figure_needle_formats with:
+    input:
+        tables=plan.path("needle_table"),
+    output:
+        record=plan.path("figure_needle_formats"),
+        csv=f"{plan.root}/figures/needle_formats.csv",
+        images=report(
+            plan.images("needle_formats"),
+            category="Long context",
+            labels={"figure": "needle by format and depth"},
+            caption="../report/needle_formats.rst",
+        ),
+    log:
+        f"{plan.root}/logs/figures/needle_formats.log",
+    params:
+        spec=plan.spec("figure_needle_formats"),
+        code=plan.code("figure_needle_formats"),
+        expects=plan.expects,
+        stem=plan.stem,
+    message:
+        "Draw the needle's formats"

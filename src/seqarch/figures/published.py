@@ -48,7 +48,7 @@ def plotted(tables: Mapping[str, pd.DataFrame], job: FigureJob) -> pd.DataFrame:
 
 def draw(frame: pd.DataFrame, look: Look) -> Figure:
     """A panel a model; markers are lengths; filled where the two differ."""
-    names, lengths = ordered(frame["arch"]), sorted(frame["length"].unique())
+    names, lengths = ordered(frame["arch"]), sorted(map(int, frame["length"].unique()))
     markers = {length: MARKERS[i % len(MARKERS)] for i, length in enumerate(lengths)}
     columns = min(PER_ROW, len(names))
     lines = -(-len(names) // columns)
@@ -76,7 +76,7 @@ def draw(frame: pd.DataFrame, look: Look) -> Figure:
 def _panel(axes: Axes, rows: pd.DataFrame, markers: Mapping[int, str], colour: str) -> None:
     axes.plot([0, 100], [0, 100], color=QUIET, linewidth=0.8)
     for (length, differs), part in rows.groupby(["length", "differs"]):
-        marker = markers[int(str(length))]
+        marker = markers[int(float(str(length)))]
         bars = [part["ours"] - part["ours_lo"], part["ours_hi"] - part["ours"]]
         axes.errorbar(
             part["published"],

@@ -65,6 +65,8 @@ _MIXERS: dict[str, tuple[str, str, Any]] = {
     "deltanet": ("#aa4499", ">", _RECURRENT),
     "gated_deltanet": ("#661100", "X", _RECURRENT),
     "rglru": ("#8c564b", "d", _RECURRENT),
+    "attention+mamba2": ("#56b4e9", "*", _HYBRID),
+    "attention+rglru": ("#bbaa33", "p", _HYBRID),
 }
 ATTENDING = frozenset(
     {"attention", "top1_element", "top1_chunk"}
@@ -116,7 +118,8 @@ def styles(architectures: Mapping[str, Iterable[str]]) -> dict[str, Style]:
             dash = _HYBRID
         plain = {_PLAIN_NAMES.get(family, family), family.replace("_", "-")}
         ordered = sorted(names, key=lambda name: (name not in plain, _natural(name)))
-        first = 0 if ordered[0] in plain or family not in _MIXERS else 1
+        bears_it = ordered[0] in plain or family not in _MIXERS or "+" in family  # no mixer is named so
+        first = 0 if bears_it else 1
         for i, name in enumerate(ordered, first):
             shade = 0.0 if i == 0 else _VARIANTS[(i - 1) % len(_VARIANTS)]
             mark = marker if i == 0 else _VARIANT_MARKERS[(i - 1) % len(_VARIANT_MARKERS)]
@@ -170,7 +173,8 @@ def architecture_legend(
     """One legend above all panels, where it hides no data."""
     handles = [Line2D([], [], label=name, markersize=4.5, **look[name].line()) for name in names]
     handles += list(extra)
-    most = max(3, int(figure.get_figwidth() / 1.35))
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    most = max(2, int(figure.get_figwidth() / max(1.35, 0.65 + 0.075 * longest)))
     rows = -(-len(handles) // most)
     columns = -(-len(handles) // rows)
     place: dict[str, Any] = {"loc": "outside upper center", "handlelength": 2.8, "columnspacing": 1.4}

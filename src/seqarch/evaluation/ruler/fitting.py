@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from seqarch.evaluation.ruler.errors import InfeasibleLength, RulerError
-from seqarch.evaluation.ruler.prompt import Counted, Prompt, Sample, Setup, Task
+from seqarch.evaluation.ruler.prompt import Counted, Prompt, Sample, Setup, Spot, Task
 
 SECANTS = 8  # steps before plain bisection
 
@@ -22,6 +22,7 @@ class Fitted:
     prompt: Prompt
     prompt_tokens: int  # ids given to the model, special tokens and answer prefix included
     capped: bool  # it could not be longer: the task has no more units
+    spans: list[tuple[tuple[int, int], int]] | None = None  # `needle_spans`, while the counts are at hand
 
 
 SetUp = Callable[[Setup], Task]
@@ -79,7 +80,8 @@ def _fit_variant(setup: Setup, task: Task, index: int, sample: Sample) -> Fitted
             )
     _, prompt, tokens = best[0]
     uncounted = 0 if setup.fixed else setup.encoder.n_special
-    return Fitted(index, prompt, tokens - task.tokens_to_generate + uncounted, step == sample.n_max)
+    size, capped = tokens - task.tokens_to_generate + uncounted, step == sample.n_max
+    return Fitted(index, prompt, size, capped, needle_spans(setup, prompt))
 
 
 def _uncounted(setup: Setup, task: Task) -> int:
@@ -90,6 +92,23 @@ def _uncounted(setup: Setup, task: Task) -> int:
 def prompt_cost(setup: Setup, task: Task, prompt: Prompt) -> int:
     """Prompt + generation in tokens."""
     return setup.encoder.count(prompt.all_pieces()) + _uncounted(setup, task)
+
+
+def needle_spans(setup: Setup, prompt: Prompt) -> list[tuple[tuple[int, int], int]]:
+    """For each needle its tokens [start, end) among the final ids, and the first token of its answer."""
+    if not prompt.spots:
+        return []
+    pieces = prompt.all_pieces()
+    starts = [0]
+    for piece in pieces:
+        starts.append(starts[-1] + len(piece))
+    spans = [span for spot in prompt.spots for span in _characters(spot, starts[spot.piece])]
+    found = setup.encoder.locate(pieces, spans)
+    return [(needle, answer[0]) for needle, answer in zip(found[::2], found[1::2], strict=True)]
+
+
+def _characters(spot: Spot, start: int) -> list[tuple[int, int]]:
+    return [(start + a, start + b) for a, b in (spot.needle, spot.answer)]
 
 
 def largest(cost: Callable[[int], int], limit: int, n_max: int | None, per_unit: float) -> int | None:

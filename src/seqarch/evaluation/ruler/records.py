@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from seqarch.evaluation.ruler.errors import RulerError
-from seqarch.evaluation.ruler.fitting import Fitted, fit_all
+from seqarch.evaluation.ruler.fitting import Fitted, fit_all, needle_spans
 from seqarch.evaluation.ruler.niah import NIAH
-from seqarch.evaluation.ruler.prompt import Prompt, Setup, Spot, Task
+from seqarch.evaluation.ruler.prompt import Setup, Task
 from seqarch.evaluation.ruler.resources import SPLITTER
 from seqarch.evaluation.ruler.streams import sample_seed
 from seqarch.evaluation.ruler.tasks import deviations, set_up
@@ -120,7 +120,7 @@ def verify(setup: Setup, fitted: Fitted) -> None:
 def record_of(setup: Setup, task: Task, fitted: Fitted, header: Mapping[str, Any]) -> dict[str, Any]:
     """One line of the file."""
     prompt = fitted.prompt
-    spans = needle_spans(setup, prompt)
+    spans = needle_spans(setup, prompt) if fitted.spans is None else fitted.spans
     used = fitted.prompt_tokens + task.tokens_to_generate
     same = (
         "task",
@@ -155,23 +155,6 @@ def record_of(setup: Setup, task: Task, fitted: Fitted, header: Mapping[str, Any
         "ambiguous": prompt.ambiguous,
         **dict(prompt.notes),
     }
-
-
-def needle_spans(setup: Setup, prompt: Prompt) -> list[tuple[tuple[int, int], int]]:
-    """For each needle its tokens [start, end) among the final ids, and the first token of its answer."""
-    if not prompt.spots:
-        return []
-    pieces = prompt.all_pieces()
-    starts = [0]
-    for piece in pieces:
-        starts.append(starts[-1] + len(piece))
-    spans = [span for spot in prompt.spots for span in _characters(spot, starts[spot.piece])]
-    found = setup.encoder.locate(pieces, spans)
-    return [(needle, answer[0]) for needle, answer in zip(found[::2], found[1::2], strict=True)]
-
-
-def _characters(spot: Spot, start: int) -> list[tuple[int, int]]:
-    return [(start + a, start + b) for a, b in (spot.needle, spot.answer)]
 
 
 def write(path: Path, records: Sequence[Mapping[str, Any]], header: Mapping[str, Any]) -> None:

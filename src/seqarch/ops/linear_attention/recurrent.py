@@ -25,17 +25,17 @@ def linear_attention_recurrent(
     S = v.new_zeros(B, H, K, V, dtype=acc) if initial_state is None else initial_state.to(acc)
     decay = None if g is None else _per_step(g, B, T).to(acc).exp().unbind(1)  # T times [B or 1, H, K or 1]
     reset = None if segment_ids is None else starts(segment_ids).unbind(1)
-    queries, keys, values = (x.to(acc).unbind(1) for x in (q * scale, k, v))
+    queries, keys, values = (x.to(acc).unbind(1) for x in (q if scale == 1 else q * scale, k, v))
     outputs = []
     for t in range(T):
         if reset is not None:
             S = S.masked_fill(reset[t][:, None, None, None], 0)
-        kv = keys[t].unsqueeze(-1) * values[t].unsqueeze(-2)  # [B, H, K, V]
-        before = S
-        S = kv + (S if decay is None else decay[t].unsqueeze(-1) * S)
-        read = S if bonus is None else before + bonus.to(acc).unsqueeze(-1) * kv
+        key, value, before = keys[t].unsqueeze(-1), values[t].unsqueeze(-2), S  # [B, H, K, 1], [B, H, 1, V]
+        S = torch.addcmul(S if decay is None else decay[t].unsqueeze(-1) * S, key, value)
+        read = S if bonus is None else torch.addcmul(before, bonus.to(acc).unsqueeze(-1) * key, value)
         outputs.append((queries[t].unsqueeze(-2) @ read).squeeze(-2))
-    return torch.stack(outputs, 1).to(v.dtype), S
+    o = outputs[0].unsqueeze(1) if T == 1 else torch.stack(outputs, 1)
+    return o.to(v.dtype), S
 
 
 def _per_step(g: Tensor, B: int, T: int) -> Tensor:
