@@ -52,7 +52,8 @@ def run(model: Any, prompts: Sequence[Sequence[int]], n: int, **options: Any) ->
 
 @pytest.mark.parametrize("mixer", registry.names())
 def test_a_batch_is_its_prompts_one_by_one_and_the_whole_forward_pass(mixer: str) -> None:
-    """Three ways to the same ids: in batches, alone, and by the parallel form over the growing sequence."""
+    """Fault 32. Three ways to the same ids: in batches, alone, and by the parallel form over the growing
+    sequence."""
     model = model_of({"mixer": mixer})
     own, prompts, n = OwnModel(model), prompts_of([9, 1, 33, 9, 9, 33, 2]), 8
     together = run(own, prompts, n)

@@ -16,8 +16,12 @@ from seqarch.evaluation.generation import Answer, ContextTooLong, NotANumber, St
 from seqarch.evaluation.long_context_spec import MIXERS
 from seqarch.evaluation.pretrained import end_ids, load, locate
 from seqarch.evaluation.published_tokenizer import take
+from seqarch.evaluation.ruler import records
 from seqarch.evaluation.ruler.encoder import PromptEncoder
 from seqarch.evaluation.ruler.errors import RulerError
+from seqarch.evaluation.ruler.prompt import Setup
+from seqarch.evaluation.ruler.resources import word_lists
+from seqarch.evaluation.world_tokenizer import WorldError
 
 transformers = pytest.importorskip("transformers", reason="transformers is an extra")
 VOCAB, N = 300, 6
@@ -83,7 +87,8 @@ def answers(model: Any, prompts: list[list[int]], n: int = N, **options: Any) ->
 def test_a_batch_is_its_prompts_one_by_one_and_the_whole_forward_pass(
     name: str, saved: Callable[[str], Path]
 ) -> None:
-    """Also RecurrentGemma, which keeps state in its modules, and RWKV-4, which mixes the rows of a batch."""
+    """Fault 32. Also RecurrentGemma, which keeps state in its modules, and RWKV-4, which mixes the rows of a
+    batch."""
     model = load(saved(name), torch.float32)
     rng = random.Random(1)
     prompts = [[rng.randrange(VOCAB) for _ in range(n)] for n in (9, 1, 9, 5, 20, 9, 1)]
@@ -252,3 +257,79 @@ def test_a_tokenizer_that_changed_is_noticed(tmp_path: Path) -> None:
 def test_a_folder_without_a_tokenizer_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PretrainedError, match="no tokenizer"):
         take(tmp_path, tmp_path / "out")
+
+
+# --- RWKV's World vocabulary ------------------------------------------------------------------------------
+
+
+def world(folder: Path) -> Path:
+    """The published form: single bytes, words, a letter of three bytes."""
+    entries = [bytes([byte]) for byte in range(256)]
+    entries += [word.encode() for word in ("The", "The grass", " grass", " is", "\n\n", "長", "長い", "  ")]
+    lines = []
+    for index, entry in enumerate(entries, start=1):
+        try:
+            literal = repr(entry.decode())
+        except UnicodeDecodeError:
+            literal = repr(entry)
+        lines.append(f"{index} {literal} {len(entry)}")
+    folder.mkdir()
+    (folder / "rwkv_vocab_v1.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "config.json").write_text('{"model_type": "rwkv6", "eos_token_id": 0}')
+    return folder
+
+
+def longest_first(text: str, entries: dict[int, bytes]) -> list[int]:
+    """By trying all entries at every byte."""
+    data, found = text.encode(), []
+    while data:
+        index = max(
+            (i for i, entry in entries.items() if data.startswith(entry)), key=lambda i: len(entries[i])
+        )
+        found.append(index)
+        data = data[len(entries[index]) :]
+    return found
+
+
+def test_the_world_vocabulary_takes_the_longest_entry(tmp_path: Path) -> None:
+    manifest = take(world(tmp_path / "rwkv"), tmp_path / "out")
+    encoder = PromptEncoder.load(manifest, "none")
+    entries = encoder._library.entries  # type: ignore[union-attr]
+    assert len(entries) == 264
+    rng = random.Random(2)
+    for _ in range(200):
+        text = "".join(rng.choices(["The", " grass", " is", "\n", " ", "長い", "長", "é", "x", "👩"], k=12))
+        ids = encoder.encode(text)
+        assert ids == longest_first(text, entries)
+        assert encoder.decode(ids) == text
+        assert encoder.count([text[:5], text[5:]]) == len(ids)
+        start = rng.randrange(len(text))
+        (first, last) = encoder.locate([text], [(start, start + 1)])[0]
+        said = encoder.decode(ids[first:last])
+        assert text[start] in said or "\ufffd" in said  # a character of several tokens: its first
+        assert len(encoder.token_ends(text)) == len(ids)
+        assert encoder.token_ends(text)[-1] == len(text)
+    assert encoder.end_id is None
+    assert end_ids(tmp_path / "rwkv") == {0}
+    with pytest.raises(RulerError, match="special_tokens: bos needs a token"):
+        PromptEncoder.load(manifest, "bos")
+
+
+def test_samples_can_be_made_with_the_world_vocabulary(tmp_path: Path) -> None:
+    encoder = PromptEncoder.load(take(world(tmp_path / "rwkv"), tmp_path / "out"), "none")
+    setup = Setup("niah_single_1", "fixed", 1500, 42, encoder, word_lists())
+    lines, _ = records.make(setup, 2)
+    assert [0.95 < line["fill"] <= 1 for line in lines] == [True, True]
+
+
+def test_a_damaged_world_vocabulary_is_an_error(tmp_path: Path) -> None:
+    folder = world(tmp_path / "rwkv")
+    text = (folder / "rwkv_vocab_v1.txt").read_text(encoding="utf-8")
+    (folder / "rwkv_vocab_v1.txt").write_text(
+        text.replace("'The grass' 9", "'The grass' 8"), encoding="utf-8"
+    )
+    with pytest.raises(WorldError, match=r"line 258: 9 bytes instead of 8"):
+        take(folder, tmp_path / "out")
+    (folder / "rwkv_vocab_v1.txt").write_text("1 'a' 1\n", encoding="utf-8")
+    with pytest.raises(WorldError, match="255 bytes"):
+        take(folder, tmp_path / "out")

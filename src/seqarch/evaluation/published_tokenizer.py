@@ -10,7 +10,8 @@ from tokenizers import Tokenizer as Library
 
 from seqarch.evaluation.checkpoints.weights import PretrainedError
 from seqarch.evaluation.transformers_adapter import load_tokenizer
-from seqarch.files import atomic_path, sha256_file, write_json
+from seqarch.evaluation.world_tokenizer import WorldTokenizer
+from seqarch.files import atomic_path, sha256_file, write_bytes, write_json
 
 KIND = "published"  # in the manifest
 
@@ -18,7 +19,8 @@ KIND = "published"  # in the manifest
 def take(folder: Path, out: Path, **about: Any) -> Path:
     """Write tokenizer.json and manifest.json into `out`; the manifest's path.
 
-    A folder without tokenizer.json is converted by transformers. Its tokens that begin and end a text are
+    RWKV's World vocabulary is taken as it is; another folder without tokenizer.json is converted by
+    transformers. Its tokens that begin and end a text are
     those of tokenizer_config.json; it may have neither.
 
     Args:
@@ -27,21 +29,30 @@ def take(folder: Path, out: Path, **about: Any) -> Path:
     Raises PretrainedError if the folder has no tokenizer, or none that runs without code of its own.
     """
     target = out / "tokenizer.json"
+    world = sorted(folder.glob("rwkv_vocab*.txt"))
     if (folder / "tokenizer.json").is_file():
         with atomic_path(target) as temporary:
             shutil.copyfile(folder / "tokenizer.json", temporary)
+    elif world:
+        write_bytes(target, WorldTokenizer.from_published(world[-1]).to_str().encode())
+        return _manifest(folder, target, WorldTokenizer.from_file(target).get_vocab_size(), {}, about)
     else:
         library = load_tokenizer(folder)
         with atomic_path(target) as temporary:
             library.save(str(temporary))
     vocabulary = _open(target).get_vocab(with_added_tokens=True)
-    named = _special(folder)
+    return _manifest(folder, target, max(vocabulary.values()) + 1, vocabulary, about)
+
+
+def _manifest(
+    folder: Path, target: Path, vocab_size: int, vocabulary: Mapping[str, int], about: Mapping[str, Any]
+) -> Path:
     values: dict[str, Any] = {"kind": KIND, "file": target.name, "sha256": sha256_file(target)}
-    values["vocab_size"] = max(vocabulary.values()) + 1
+    values["vocab_size"], named = vocab_size, _special(folder)
     for name in ("bos", "eos"):
         token = named.get(f"{name}_token")
         values[name], values[f"{name}_id"] = token, vocabulary.get(token) if token else None
-    manifest = out / "manifest.json"
+    manifest = target.with_name("manifest.json")
     write_json(manifest, {**values, **about})
     return manifest
 

@@ -1,9 +1,11 @@
 """Token counts of parts are those of the whole, and places of characters are found among the ids."""
 
+import uuid
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Encoding, Tokenizer, models, pre_tokenizers, processors
 
 from seqarch.evaluation.ruler.encoder import CACHE_ENTRIES, PromptEncoder
 from seqarch.evaluation.ruler.errors import ResourceError, RulerError
@@ -121,3 +123,33 @@ def test_the_cache_is_bounded(libraries: dict[str, str], monkeypatch: pytest.Mon
         pieces = [f" w{number}x{i}" for i in range(20)]
         assert encoder.count(pieces) == len("".join(pieces))
     assert len(encoder._counts) <= 70
+
+
+class Recording:
+    """A tokenizer that remembers what it was asked to encode."""
+
+    def __init__(self, library: Tokenizer) -> None:
+        self.library, self.asked = library, list[str]()
+
+    def encode_batch_fast(self, texts: list[str], add_special_tokens: bool) -> list[Encoding]:
+        self.asked += texts
+        return self.library.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+
+
+def test_what_was_counted_is_not_encoded_again(libraries: dict[str, str]) -> None:
+    """Fault 36: of a longer prompt only the words that are new, of a UUID hardly any."""
+    encoder = PromptEncoder(Tokenizer.from_str(libraries["bpe-1k"]), "none")
+    encoder._library = recording = Recording(encoder._library)  # type: ignore[assignment]
+    pieces = ["The sky", " is blue.", "\nThe grass", " is green."]
+    before = encoder.count(pieces)
+    assert sorted(recording.asked) == sorted(
+        {*["The", "\n", " sky", " is", " blue", "."], *[" grass", " green"]}
+    )
+    recording.asked.clear()
+    assert encoder.count([*pieces, "\nThe sky", " is red."]) > before
+    assert recording.asked == [" red"]
+    for number in range(300):
+        encoder.count([f"x {uuid.UUID(int=number * 7**40, version=4)}"])
+    recording.asked.clear()
+    encoder.count([f"x {uuid.UUID(int=11**35, version=4)}"])
+    assert len(recording.asked) < 6

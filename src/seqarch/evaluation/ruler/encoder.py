@@ -25,6 +25,7 @@ from tokenizers import Tokenizer as Library
 
 from seqarch.evaluation.ruler.errors import ResourceError, RulerError
 from seqarch.evaluation.ruler.spec import SpecialTokens
+from seqarch.evaluation.world_tokenizer import KEY, WorldTokenizer
 from seqarch.files import sha256_file, sha256_text
 from seqarch.tokens.tokenizer import Tokenizer, read_manifest
 
@@ -66,7 +67,7 @@ class PromptEncoder:
 
     def __init__(
         self,
-        library: Library,
+        library: Library | WorldTokenizer,
         special_tokens: SpecialTokens,
         bos_id: int | None = None,
         sha256: str | None = None,
@@ -106,7 +107,8 @@ class PromptEncoder:
         elif sha256_file(path) != sha256:
             raise RulerError(f"{path} is not the file of {manifest}: make the tokenizer again")
         end_id = values["eos_id"] if "eos_id" in values else values["bos_id"]
-        return cls(Library.from_file(str(path)), special_tokens, values["bos_id"], sha256, end_id)
+        library = WorldTokenizer.from_file(path) if _is_world(path) else Library.from_file(str(path))
+        return cls(library, special_tokens, values["bos_id"], sha256, end_id)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids that a model said; special tokens and ids beyond the vocabulary say nothing."""
@@ -208,7 +210,7 @@ class PromptEncoder:
         words = [_WORD.findall(unit) if _PLAIN.fullmatch(unit) else [unit] for unit in new]
         known = self._words
         unknown = [word for word in dict.fromkeys(itertools.chain(*words)) if word not in known]
-        encodings = self._library.encode_batch_fast(unknown, add_special_tokens=False)
+        encodings: Sequence[Any] = self._library.encode_batch_fast(unknown, add_special_tokens=False)
         known.update((word, len(each)) for word, each in zip(unknown, encodings, strict=True))
         self._counts.update(
             (unit, sum(map(known.__getitem__, each))) for unit, each in zip(new, words, strict=True)
@@ -257,6 +259,11 @@ def _cut(piece: str) -> _Parts:
     for cut in _CUT.finditer(piece, start):
         end = cut.start()
     return _Parts(piece[:start], piece[end:], piece[:end], piece[start:], piece[start:end])
+
+
+def _is_world(path: Path) -> bool:
+    with open(path, encoding="utf-8") as file:
+        return KEY in file.read(len(KEY) + 10)
 
 
 def _additive(state: dict[str, Any]) -> bool:
