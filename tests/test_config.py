@@ -72,6 +72,42 @@ WRONG = [
     ("evaluation/loss/checkpoints", ["mid"], "has no 'mid' checkpoints; with 'wsd' it has annealed, stable"),
     ("statistics/phases", ["stable"], "statistics.phases: 'stable' checkpoints are not scored"),
     ("corpus/domains/scriptures", "out", "unknown domain 'scriptures': did you mean 'scripture'?"),
+    (
+        "evaluation/ruler",
+        {"tasks": ["fwe"], "lengths": [512], "models": ["pretrained"]},
+        "evaluation.ruler.models: pretrained alone, but there is no section `pretrained`",
+    ),
+    (
+        "evaluation/ruler",
+        {"tasks": ["niah_single_2"], "lengths": [512]},
+        "niah_single_2 hide needles in essays",
+    ),
+    ("evaluation/ruler", {"tasks": ["qa_1"], "lengths": [512]}, "qa_1: give their `questions`"),
+    (
+        "evaluation/needle",
+        {"formats": ["Essay-Word-Num"], "haystack": {"kind": "corpus", "domains": ["newz"]}},
+        "unknown domain 'newz': did you mean 'news'?",
+    ),
+    (
+        "pretrained",
+        {
+            "tokenizers": {"a": {"path": "a"}},
+            "models": {
+                "gla": {"path": "m", "tokenizer": "a", "training_length": 8, "training_length_source": "x"}
+            },
+        },
+        "pretrained.models.gla: an architecture has this name, too",
+    ),
+    (
+        "pretrained",
+        {
+            "tokenizers": {"a": {"path": "a"}},
+            "models": {
+                "m": {"path": "m", "tokenizer": "b", "training_length": 8, "training_length_source": "x"}
+            },
+        },
+        "models.m.tokenizer: no 'b'; known: a",
+    ),
     ("experiment", "corpora", "results/corpora is taken"),
     ("experiment", "../x", "experiment"),
 ]

@@ -107,6 +107,12 @@ def _name_problems(experiment: Experiment) -> Iterable[str]:
     yield from _unknown(experiment.train.overrides, architectures, "train.overrides", "architecture")
     for name, study in experiment.studies.items():
         yield from _unknown(study.architectures, architectures, f"studies.{name}", "architecture")
+    for section, options in (
+        ("ruler", experiment.evaluation.ruler),
+        ("needle", experiment.evaluation.needle),
+    ):
+        if options and options.models == ("pretrained",) and experiment.pretrained is None:
+            yield f"evaluation.{section}.models: pretrained alone, but there is no section `pretrained`"
     for name in experiment.pretrained.models if experiment.pretrained else ():
         if name in architectures:
             yield f"pretrained.models.{name}: an architecture has this name, too: choose another"
