@@ -21,7 +21,8 @@ report: demo
 	$(BIN)/snakemake --report results/demo/report.html
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore tests/slurm
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/slurm
 
 torture: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m torture

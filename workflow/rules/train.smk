@@ -14,7 +14,7 @@ rule sweep:
         f"{plan.root}/logs/sweep/{{setting}}/{{architecture}}/lr{{rate}}.log",
     benchmark:
         f"{plan.root}/benchmarks/sweep/{{setting}}/{{architecture}}/lr{{rate}}.tsv"
-    retries: 20  # as in train
+    retries: 20 if workflow.is_main_process else 0  # as in train
     conda:
         "../../envs/seqarch.yaml"
     threads: plan.experiment.train.torch_threads * plan.experiment.train.processes
@@ -76,7 +76,8 @@ rule train:
         f"{plan.root}/benchmarks/train/{{setting}}/{{architecture}}/seed{{seed}}.tsv"
     # A failed attempt leaves its state in work/: the next one goes on from there. A run may need many time
     # limits; the step itself gives up after two attempts without progress.
-    retries: 20
+    # Only the snakemake that submits retries: a rule's own number would count within a cluster job as well.
+    retries: 20 if workflow.is_main_process else 0
     conda:
         "../../envs/seqarch.yaml"
     threads: plan.experiment.train.torch_threads * plan.experiment.train.processes

@@ -31,3 +31,4 @@ class Interrupted(TrainingError):
     """Stopped by a signal, or before its time was up, with its state saved: the same command goes on."""
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h
+    signal: int | None = None  # None: its time was up

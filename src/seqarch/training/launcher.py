@@ -10,11 +10,12 @@ import contextlib
 import logging
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,7 +24,7 @@ import torch
 
 from seqarch.errors import SeqarchError
 from seqarch.training.environment import pick_device
-from seqarch.training.errors import TrainingError
+from seqarch.training.errors import Interrupted, TrainingError
 from seqarch.training.group import Group
 from seqarch.training.loop import Job, train
 from seqarch.training.signals import end_of_slurm_job
@@ -63,7 +64,7 @@ def _launch(job: Job, launcher: Submitit) -> None:
         )
         with _deaf_to_interrupts():
             handle = executor.submit(_process, replace(job, device="cuda" if gpus else "cpu"), folder)
-        with _passing_on_signals(handle):
+        with _passing_on_signals(handle, Path(folder)):
             _wait(handle, Path(folder), launcher.processes)
         _raise_errors([handle.task(rank) for rank in range(launcher.processes)])
 
@@ -90,6 +91,79 @@ def visible_gpus(device: str, processes: int) -> tuple[int, ...]:
             "train.launcher.processes, or give the job more GPUs"
         )
     return tuple(int(name) for name in names[:processes])
+
+
+# --- jobs of their own, outside Snakemake -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What each job asks for. `cluster`: slurm or local; `cpus`: of each process."""
+
+    cluster: str
+    minutes: float
+    partition: str | None
+    account: str | None
+    gpus: int
+    cpus: int
+    memory_gb: float
+
+
+def submit(jobs: list[Job], folder: Path, allocation: Allocation) -> None:
+    """Run all jobs on a cluster and wait for them; submitit's files and their logs lie in `folder`.
+
+    Raises:
+        TrainingError: some failed; the others have ended too.
+    """
+    import submitit
+
+    executor = submitit.AutoExecutor(folder, cluster=allocation.cluster)
+    executor.update_parameters(
+        timeout_min=allocation.minutes,
+        nodes=1,
+        tasks_per_node=1,
+        gpus_per_node=allocation.gpus,
+        cpus_per_task=allocation.cpus,
+        mem_gb=allocation.memory_gb,
+        slurm_partition=allocation.partition,
+        slurm_account=allocation.account,
+        slurm_job_name="seqarch-sweep",
+    )
+    handles = [executor.submit(_Requeueing(job)) for job in jobs]
+    for handle, job in zip(handles, jobs, strict=True):
+        log.info("%s: job %s, log %s", job.run.name, handle.job_id, handle.paths.stderr)
+    failed = []
+    for handle, job in zip(handles, jobs, strict=True):
+        try:
+            handle.result()
+        except Exception as error:  # submitit's own, with the end of the log as text
+            failed.append(f"{job.run.name} (log {handle.paths.stderr}): {error}")
+    if failed:
+        raise TrainingError("\n".join(failed))
+
+
+@dataclass(frozen=True)
+class _Requeueing:
+    """What a job runs. At its time limit it goes into the queue again, and on where it was."""
+
+    job: Job
+
+    def __call__(self) -> None:
+        try:
+            launch(self.job)
+        except Interrupted as error:
+            job = os.environ.get("SLURM_JOB_ID")
+            if job is None or error.signal in (signal.SIGTERM, signal.SIGINT):
+                raise  # cancelled; or requeued or preempted, then Slurm starts it again
+            log.info("%s; job %s goes into the queue again", error, job)
+            subprocess.run(["scontrol", "requeue", job], check=True)
+            signal.pause()  # Slurm ends this process now
+
+    def checkpoint(self, *args: Any) -> Any:
+        """submitit's, on its signal before training has begun: the same again."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
 
 
 # --- in each process --------------------------------------------------------------------------------------
@@ -132,13 +206,15 @@ def _deaf_to_interrupts() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _passing_on_signals(handle: Any) -> Iterator[None]:
-    """Within it a signal to stop is one to the processes."""
+def _passing_on_signals(handle: Any, folder: Path) -> Iterator[None]:
+    """Within it a signal to stop is one to the processes; before they have started, to what starts them."""
     handled = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            handle._process.send_signal(signal.SIGTERM)
+        pids = _pids(folder)
+        for pid in pids or [int(handle.job_id)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number if pids else signal.SIGTERM)
 
     before = {number: signal.signal(number, pass_on) for number in handled}
     try:
@@ -164,8 +240,8 @@ def _wait(handle: Any, folder: Path, processes: int) -> None:
             sys.stderr.flush()
         if done:
             return
-        pids = [int(file.read_text() or 0) for file in folder.glob("*.pid")]
-        alive = [pid for pid in pids if pid and _alive(pid)]
+        pids = _pids(folder)
+        alive = [pid for pid in pids if _alive(pid)]
         if len(alive) == len(pids):
             failed_at = None
         else:
@@ -179,6 +255,11 @@ def _wait(handle: Any, folder: Path, processes: int) -> None:
                         os.kill(pid, signal.SIGKILL)
                 failed_at = None
         time.sleep(0.2)
+
+
+def _pids(folder: Path) -> list[int]:
+    texts = [file.read_text() for file in folder.glob("*.pid")]
+    return [int(text) for text in texts if text]  # an empty one is being written
 
 
 def _alive(pid: int) -> bool:

@@ -298,10 +298,12 @@ class Trainer:
 
     def _interrupt(self) -> NoReturn:
         self._save()
-        raise Interrupted(
+        error = Interrupted(
             f"stopped by {self.stop.reason} after step {self.at.step} of "
             f"{self.plan[self.at.segment].branch}; the same command goes on from {self.work.path}"
         )
+        error.signal = self.stop.signal
+        raise error
 
     # --- state --------------------------------------------------------------------------------------------
 

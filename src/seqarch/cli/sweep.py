@@ -1,0 +1,83 @@
+"""Try learning rates for one run on a Slurm cluster, without Snakemake: one job a rate, all at once.
+
+The workflow does the same for every architecture (`train.learning_rate: {grid: …}`); this is for trying
+things. A job that comes to its time limit saves its state and puts itself into the queue again. `--spec` is a
+run's: `provenance.spec` of a `run.json`, for one.
+"""
+
+import argparse
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from seqarch.architecture import mixer_names
+from seqarch.cli.common import run_step, step_parser
+from seqarch.files import write_json
+from seqarch.provenance import record
+from seqarch.schema import parse
+from seqarch.training.choice import ChoiceJob, choose, trial
+from seqarch.training.data import name_manifests
+from seqarch.training.launcher import Allocation, submit
+from seqarch.training.loop import Job
+from seqarch.training.spec import RunSpec
+
+log = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = step_parser("sweep", __doc__ or "")
+    parser.add_argument("--grid", required=True, nargs="+", type=float, help="learning rates")
+    parser.add_argument("--manifests", required=True, nargs="+", type=Path, help="token manifests")
+    parser.add_argument("--out", required=True, type=Path, help="folder for the trials and choice.json")
+    parser.add_argument(
+        "--cluster",
+        choices=("slurm", "local"),
+        default="slurm",
+        help="local: all at once on this machine",
+    )
+    parser.add_argument("--minutes", type=float, default=720, help="time limit of a job")
+    parser.add_argument("--partition", help="Slurm's partition")
+    parser.add_argument("--account", help="Slurm's account")
+    parser.add_argument("--gpus", type=int, default=1, help="of a job; 0: on the CPU")
+    parser.add_argument("--cpus", type=int, default=1, help="of each process")
+    parser.add_argument("--memory-gb", type=float, default=16)
+    parser.add_argument("--save-seconds", type=float, default=300.0, help="save the state this often")
+    return run_step("sweep", parser, _sweep, argv, mixers=lambda spec: mixer_names(spec["model"]))
+
+
+def _sweep(args: argparse.Namespace) -> None:
+    manifests = name_manifests([path.absolute() for path in args.manifests])
+    out = args.out.absolute()
+    jobs, runs = [], []
+    for rate in sorted(set(args.grid)):
+        spec = args.spec | {"train": args.spec["train"] | {"learning_rate": rate}}
+        runs.append(out / f"lr{rate:g}" / "run.json")
+        if runs[-1].exists():
+            continue  # finished in an earlier sweep
+        jobs.append(
+            Job(
+                spec=parse(RunSpec, spec),
+                manifests=manifests,
+                work=out / "work",
+                run=runs[-1].parent,
+                record=record("sweep", spec, args.code, manifests, packages=("torch",)),
+                device="auto" if args.gpus else "cpu",
+                save_seconds=args.save_seconds,
+                trial=True,
+            )
+        )
+    names = ("cluster", "minutes", "partition", "account", "gpus", "cpus", "memory_gb")
+    submit(jobs, out / "jobs", Allocation(**{name: getattr(args, name) for name in names}))
+    rates = tuple(sorted(set(args.grid)))
+    asked = ChoiceJob(setting=args.spec["setting"], architecture=args.spec["architecture"], rates=rates)
+    choice = choose(asked, [trial(run) for run in runs])
+    provenance = record("sweep", args.spec, args.code, {f"trial {run.parent.name}": run for run in runs})
+    write_json(out / "choice.json", {**choice, "provenance": provenance})
+    for each in choice["trials"]:
+        log.info("%g: %s", each["learning_rate"], each["validation_loss"])
+    edge = ", at an edge of the grid: widen it" if choice["at_edge"] else ""
+    log.info("best: %g%s", choice["learning_rate"], edge)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
