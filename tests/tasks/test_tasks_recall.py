@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from seqarch.errors import ConfigError
 from seqarch.evaluation.ruler import niah
 from seqarch.schema import Spec, parse
 from seqarch.tasks.batch import IGNORE
-from seqarch.tasks.recall import copying, needle_lines, passkey, phonebook
+from seqarch.tasks.recall import copying, needle_lines, phonebook
 from seqarch.tasks.recall.draws import Draws
 from seqarch.tasks.recall.examples import (
     ADJACENT,
@@ -26,7 +26,7 @@ from seqarch.tasks.recall.examples import (
 )
 from seqarch.tasks.recall.mqar import MqarTask
 from seqarch.tasks.recall.needle_lines import NeedleLinesTask
-from seqarch.tasks.recall.spec import Mqar, NeedleLines, RecallTask
+from seqarch.tasks.recall.spec import PASSKEY_NOISE, Mqar, NeedleLines, RecallTask
 from seqarch.tasks.recall.streams import (
     TEST,
     VALIDATION,
@@ -301,9 +301,9 @@ def test_the_boundary_nearest_to_a_depth() -> None:
 
 
 def test_passkey_noise_is_ruler_s() -> None:
-    assert f"{niah.NOISE}\n" == passkey.NOISE
-    with pytest.raises(RecallError, match="length 100: one line of noise needs 168"):
-        open_task(spec_of("passkey", length=100))
+    assert f"{niah.NOISE}\n" == PASSKEY_NOISE
+    with pytest.raises(ValidationError, match="length 100: one line of noise and the question need 168"):
+        spec_of("passkey", length=100)
     assert open_task(spec_of("passkey", length=168)).training(0).length == 168
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from seqarch.evaluation.bootstrap import draws
-from seqarch.evaluation.ruler import metrics, oracle, records
+from seqarch.evaluation.proportions import wilson
+from seqarch.evaluation.ruler import oracle, records
 from seqarch.evaluation.ruler.errors import InfeasibleLength, RulerError
 from seqarch.evaluation.ruler.fitting import Fitted, largest, prompt_cost
 from seqarch.evaluation.ruler.niah import NOISE, Niah, NiahSample
@@ -189,7 +190,7 @@ def cells(lines: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]])
         [correct[line["index"]] for line in lines if line["control"] == kind]
         for kind in (NO_NEEDLE, ADJACENT)
     )
-    upper = metrics.wilson(sum(without), len(without))[1]
+    upper = wilson(sum(without), len(without))[1]
     can_read = sum(adjacent) / len(adjacent)
     # With few samples the bound is wide even at zero: then only a hit is a leak.
     leak = any(without) and upper >= LEAK
@@ -198,7 +199,7 @@ def cells(lines: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]])
     for depth in dict.fromkeys(line["requested_depth"] for line in lines if line["control"] == NEEDLE):
         here = [line for line in lines if line["requested_depth"] == depth]
         k, n = sum(correct[line["index"]] for line in here), len(here)
-        low, high = metrics.wilson(k, n)
+        low, high = wilson(k, n)
         table.append(
             {
                 "format": here[0]["format"],

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from statsmodels.stats.proportion import proportion_confint
 
+from seqarch.evaluation.proportions import wilson
 from seqarch.evaluation.ruler.errors import RulerError
 from seqarch.evaluation.ruler.metrics import (
     averages,
@@ -15,7 +16,6 @@ from seqarch.evaluation.ruler.metrics import (
     score_file,
     score_sample,
     summarise,
-    wilson,
 )
 from seqarch.evaluation.ruler.spec import TASKS
 

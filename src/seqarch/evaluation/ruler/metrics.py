@@ -11,13 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scipy.special import ndtri
-
+from seqarch.evaluation.proportions import wilson
 from seqarch.evaluation.ruler.errors import RulerError
 from seqarch.evaluation.ruler.spec import QA_TASKS, TASKS
 
 LLAMA_2_AT_4K = 85.6  # the mean score that an effective length has to reach (RULER, section 4)
-CONFIDENCE = 0.95
 _CONTROL = re.compile("[\x00-\x1f]")
 
 
@@ -114,17 +112,6 @@ def summarise(
 def percent(score: float) -> float:
     """As RULER prints it: per cent, two decimals."""
     return round(100 * score, 2)
-
-
-def wilson(k: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Wilson's score interval of a proportion (1927), 0–1."""
-    z = float(ndtri(0.5 + confidence / 2))
-    p = k / n
-    centre, spread = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    scale = 1 + z * z / n
-    low = 0.0 if k == 0 else (centre - spread) / scale
-    high = 1.0 if k == n else (centre + spread) / scale
-    return low, high
 
 
 def length_mean(scores: Mapping[str, float]) -> tuple[str, float, tuple[str, ...]]:

@@ -14,6 +14,10 @@ LETTERS, DIGITS = "abcdefghijklmnopqrstuvwxyz", "0123456789"
 NEEDLE_ALPHABET = "~" + LETTERS + DIGITS + "KEYVAL =;"
 COPY_ALPHABET = "*" + LETTERS + "$|."
 PHONEBOOK_ALPHABET = "~" + LETTERS + LETTERS.upper() + DIGITS + ": \n"
+PASSKEY_NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n"
+PASSKEY_LINE = "The pass key is {}. Remember it.\n"
+PASSKEY_QUESTION = "What is the pass key? The pass key is "
+DIGITS_OF_PASSKEY = 5
 PASSKEY_ALPHABET = "~" + LETTERS + DIGITS + "AHITWR .?\n"
 
 
@@ -171,6 +175,23 @@ class Passkey(_Deep):
     """A number of five digits in a sentence among RULER's noise lines."""
 
     kind: Literal["passkey"]
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Passkey":
+        for length in (self.length, *self.test_lengths):
+            if self.n_noise(length) < 1:
+                least = self.alone + len(PASSKEY_NOISE)
+                raise ValueError(f"length {length}: one line of noise and the question need {least}")
+        return self
+
+    @property
+    def alone(self) -> int:
+        """Input tokens without noise: the last digit is predicted, never read."""
+        return len(PASSKEY_LINE) - len("{}") + len(PASSKEY_QUESTION) + 2 * DIGITS_OF_PASSKEY - 1
+
+    def n_noise(self, length: int) -> int:
+        """Lines of noise in a sequence of `length` tokens."""
+        return (length - self.alone) // len(PASSKEY_NOISE)
 
     @property
     def vocab_size(self) -> int:

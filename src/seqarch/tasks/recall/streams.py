@@ -88,6 +88,10 @@ class ValidationStream:
         self.n_tokens = batches * batch_sequences * spec.train_length
 
     def __iter__(self) -> Iterator[Batch]:
+        return map(to_batch, self.examples())
+
+    def examples(self) -> Iterator[Examples]:
+        """The batches as arrays."""
         for number in range(self.batches):
-            draws = Draws(self.spec.kind, VALIDATION, self.seed, number, "loss")
-            yield to_batch(self.task.make(self.task.training(number), self.batch_sequences, draws))
+            draws = Draws(self.spec.kind, VALIDATION, self.seed, number, "batch")
+            yield self.task.make(self.task.training(number), self.batch_sequences, draws)
