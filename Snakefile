@@ -24,6 +24,7 @@ include: "workflow/rules/corpus.smk"
 include: "workflow/rules/tokens.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/loss.smk"
+include: "workflow/rules/recall.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/longcontext.smk"
@@ -68,6 +69,7 @@ rule all:
         rules.claims.output,
         rules.figure_claims.output,
         plan.paper_b(),
+        plan.recalled(),
 
 
 rule figures:
@@ -87,5 +89,6 @@ rule paper_a:
 rule paper_b:
     input:
         plan.paper_b(),
+        plan.recalled(),
     message:
-        "Long context: RULER, needles by depth and format (arXiv 2407.08112)."
+        "Long context: RULER, needles by depth and format, recall (arXiv 2407.08112)."

@@ -12,7 +12,7 @@ import yaml
 from pydantic import Field, field_validator
 
 from seqarch.analysis.spec import StatisticsSpec, StudySpec
-from seqarch.architecture import ModelSpec, resolve
+from seqarch.architecture import ModelSpec, layer_configs, resolve
 from seqarch.corpus.catalogue import check_domains
 from seqarch.corpus.spec import CorpusSpec, Name
 from seqarch.errors import ConfigError
@@ -74,6 +74,27 @@ class Experiment(Spec):
             self.train.sequence_length,
         )
 
+    @property
+    def learners(self) -> dict[str, dict[str, Any]]:
+        """The architectures that learn recall tasks: name -> entry."""
+        recall = self.evaluation.recall
+        if recall is None:
+            return {}
+        entries = self.architectures | recall.entries
+        names = entries if recall.architectures is None else recall.architectures
+        return {name: entries[name] for name in names}
+
+    def learner_model(self, learner: str, task: str) -> dict[str, Any]:
+        """The resolved model that learns a recall task, plain JSON."""
+        recall = self.evaluation.recall
+        assert recall is not None
+        chosen = recall.tasks[task]
+        model = ModelSpec(
+            d_model=recall.d_model, n_layers=recall.n_layers, tie_embeddings=recall.tie_embeddings
+        )
+        entries = self.architectures | recall.entries
+        return resolve(learner, entries, model, chosen.vocab_size, chosen.train_length)
+
 
 def load(config: Mapping[str, Any], config_dir: Path) -> Experiment:
     """The validated experiment.
@@ -86,6 +107,7 @@ def load(config: Mapping[str, Any], config_dir: Path) -> Experiment:
     """
     experiment = parse(Experiment, dict(config), "")
     problems = [*_name_problems(experiment), *_checkpoint_problems(experiment)]
+    problems += _recall_problems(experiment)
     checks: list[Callable[[], object]] = [partial(check_domains, experiment.corpus, config_dir)]
     checks += [partial(experiment.model_of, name) for name in experiment.architectures]
     for check in checks:
@@ -163,6 +185,33 @@ def _checkpoint_problems(experiment: Experiment) -> Iterable[str]:
                 f"statistics.phases: {phase!r} checkpoints are not scored; evaluation.loss.checkpoints gives "
                 f"{', '.join(sorted(scored))}"
             )
+
+
+def _recall_problems(experiment: Experiment) -> Iterable[str]:
+    """Learners that there are not, or that cannot take a test's sequences."""
+    recall = experiment.evaluation.recall
+    if recall is None:
+        return
+    where = "evaluation.recall"
+    for name in recall.entries:
+        if name in experiment.architectures:
+            yield f"{where}.entries.{name}: the experiment has an architecture of this name: choose another"
+    known = {**experiment.architectures, **recall.entries}
+    unknown = [*_unknown(recall.architectures or (), known, f"{where}.architectures", "architecture")]
+    yield from unknown
+    for learner in () if unknown else experiment.learners:
+        for task, options in recall.tasks.items():
+            try:
+                configs = layer_configs(experiment.learner_model(learner, task))[1]
+            except ConfigError as error:
+                yield f"{where}: {error}"
+                break
+            if options.longest > options.train_length and any(each.learned_positions for each in configs):
+                yield (
+                    f"{where}: {learner} has {options.train_length} learned positions, and the test of "
+                    f"{task} {options.longest} tokens: leave {learner} out of {where}.architectures, or the "
+                    "longer tests out of the task"
+                )
 
 
 class _UniqueKeys(yaml.SafeLoader):

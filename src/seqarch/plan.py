@@ -32,6 +32,7 @@ from seqarch.provenance import (
     recipe,
     remember,
 )
+from seqarch.recall import RecallJobs
 from seqarch.slices import SPLITS, STUDY_FIGURES, Slices
 
 SCORE_TABLES = ("ruler_table", "needle_table", "recall_table")
@@ -113,6 +114,13 @@ RULES = {
     "equal_loss": Rule((), ("{root}/tables/equal_loss.parquet",)),
     "equal_loss_sensitivity": Rule((), ("{root}/tables/equal_loss_sensitivity.parquet",), "sensitivity"),
     "claims": Rule((), ("{root}/tables/claims.parquet",)),
+    "recall": Rule(
+        ("task", "learner"),
+        tuple(
+            f"{{root}}/evaluation/recall/{{task}}/{{learner}}/{name}.parquet" for name in ("scores", "sweep")
+        ),
+    ),
+    "recall_table": Rule((), tuple(f"{{root}}/tables/{name}.parquet" for name in ("recall", "recall_sweep"))),
     **_long_context_rules(),
     **{
         f"figure_{figure}": Rule((), (f"{{root}}/figures/{figure}.json",), "figure")
@@ -125,6 +133,8 @@ RULES = {
             "claims",
             "learning_rates",
             *STUDY_FIGURES,
+            "recall",
+            "needle_heatmap",
         )
     },
 }
@@ -148,6 +158,7 @@ class Plan:
         self.slices = Slices(experiment, config_dir)
         self.groups, self.models = self.slices.groups, self.slices.models
         self.long_context = LongContext(experiment, self.models, config_dir)
+        self.recall = RecallJobs(experiment)
         self._recipes: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
         self._fingerprints: dict[tuple[str, ...], str] = {}
 
@@ -166,6 +177,7 @@ class Plan:
             "seed": [str(seed) for seed in experiment.train.seeds],
             "rate": list(dict.fromkeys(itertools.chain(*self.slices.rates.values()))),
             **self.long_context.values,
+            **self.recall.values,
         }
 
     @property
@@ -181,9 +193,10 @@ class Plan:
         """The wildcards of each job of a rule; `fixed` ones keep their value."""
         if rule == "discard_text" and self.experiment.corpus.keep_text:
             return
-        if rule in self.long_context.jobs:
-            yield from (job for job in self.long_context.jobs[rule] if fixed.items() <= job.items())
-            return
+        for section in (self.long_context, self.recall):
+            if rule in section.jobs:
+                yield from (job for job in section.jobs[rule] if fixed.items() <= job.items())
+                return
         figure = rule.removeprefix("figure_")
         if figure in STUDY_FIGURES and not self.experiment.studies_in(figure):
             return
@@ -292,6 +305,11 @@ class Plan:
         """The figures of paper A that some study names."""
         return [path for figure in STUDY_FIGURES for path in self.paths(f"figure_{figure}")]
 
+    def recalled(self) -> list[str]:
+        """What the recall evaluation ends in; nothing without its section."""
+        rules = ("recall_table", "figure_recall", "figure_needle_heatmap")
+        return [path for rule in rules for path in self.paths(rule)]
+
     def images(self, figure: str) -> list[str]:
         return [f"{self.root}/figures/{figure}.{ending}" for ending in self.experiment.figures.formats]
 
@@ -303,7 +321,7 @@ class Plan:
 
     def code(self, rule: str) -> Callable[..., str] | str:
         """The parameter `code` of a rule."""
-        if "architecture" not in RULES[rule].wildcards:
+        if not {"architecture", "learner"} & set(RULES[rule].wildcards):
             return self.fingerprint(rule)
         return lambda wildcards: self.fingerprint(rule, **wildcards)
 
@@ -342,14 +360,16 @@ class Plan:
             self._recipes[key] = recipe(command, self.slice(rule, **wildcards), code)
         return self._recipes[key]
 
-    def fingerprint(self, rule: str, architecture: str = "", **_: str) -> str:
-        modules = self.modules(rule, architecture)
+    def fingerprint(self, rule: str, architecture: str = "", learner: str = "", **_: str) -> str:
+        modules = self.modules(rule, architecture or learner)
         if modules not in self._fingerprints:
             self._fingerprints[modules] = planned_fingerprint(modules)
         return self._fingerprints[modules]
 
     def modules(self, rule: str, architecture: str = "") -> tuple[str, ...]:
         """Where the code of a rule's jobs starts: its command and what that loads by name."""
+        if rule == "recall":
+            return entry_modules(rule, self.recall.mixers[architecture])
         with_model = "architecture" in RULES[rule].wildcards and rule not in ("choice", "run_scores")
         mixers = mixer_names(self.models[architecture]) if with_model else LOADED.get(rule, ())
         figures = (
@@ -365,8 +385,9 @@ class Plan:
             if rule in self.long_context.jobs:
                 options["architectures"] |= self.long_context.mixers
             return options
-        if rule in self.long_context.jobs:
-            return getattr(self.long_context, rule)(**wildcards)
+        for section in (self.long_context, self.recall):
+            if rule in section.jobs:
+                return getattr(section, rule)(**wildcards)
         method = rule if hasattr(self.slices, rule) else command
         return getattr(self.slices, method)(**wildcards)
 
@@ -377,7 +398,8 @@ class Plan:
         os.environ.pop(TABLE_VARIABLE, None)
         for rule, (wildcards, _, _) in RULES.items():
             for architecture in self.models if "architecture" in wildcards else [""]:
-                self.fingerprint(rule, architecture)
+                for learner in self.recall.mixers if "learner" in wildcards else [""]:
+                    self.fingerprint(rule, architecture, learner)
         table = {" ".join(modules): digest for modules, digest in sorted(self._fingerprints.items())}
         os.environ[TABLE_VARIABLE] = json.dumps(table)
         remember()

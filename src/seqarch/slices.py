@@ -14,6 +14,7 @@ from seqarch.analysis.spec import StudyFigure, StudySpec
 from seqarch.architecture import mixer_names
 from seqarch.config import Experiment
 from seqarch.corpus.catalogue import groups, source_slice
+from seqarch.recall import RecallJobs
 from seqarch.training.spec import checkpoint_names
 
 Slice = dict[str, Any]
@@ -209,6 +210,7 @@ class Slices:
         options = {"figure": figure, **self.options["figures"]}
         if figure not in ("corpus", "claims"):  # colours are chosen from all architectures
             options["architectures"] = {name: mixer_names(model) for name, model in self.models.items()}
+            options["architectures"] |= RecallJobs(self.experiment).mixers
         if figure == "ood_vs_id":
             options["study"] = next(iter(self.experiment.studies), None)
         if figure in STUDY_FIGURES:

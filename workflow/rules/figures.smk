@@ -257,3 +257,49 @@ use rule figure_corpus as figure_top1 with:
         stem=plan.stem,
     message:
         "Draw Top-1 selection"
+
+
+use rule figure_corpus as figure_recall with:
+    input:
+        tables=plan.path("recall_table"),
+    output:
+        record=plan.path("figure_recall"),
+        csv=f"{plan.root}/figures/recall.csv",
+        images=report(
+            plan.images("recall"),
+            category="Recall",
+            labels={"figure": "recall by pairs, length and state"},
+            caption="../report/recall.rst",
+        ),
+    log:
+        f"{plan.root}/logs/figures/recall.log",
+    params:
+        spec=plan.spec("figure_recall"),
+        code=plan.code("figure_recall"),
+        expects=plan.expects,
+        stem=plan.stem,
+    message:
+        "Draw recall against pairs and state"
+
+
+use rule figure_corpus as figure_needle_heatmap with:
+    input:
+        tables=plan.path("recall_table"),
+    output:
+        record=plan.path("figure_needle_heatmap"),
+        csv=f"{plan.root}/figures/needle_heatmap.csv",
+        images=report(
+            plan.images("needle_heatmap"),
+            category="Recall",
+            labels={"figure": "needle lines by depth and length"},
+            caption="../report/needle_heatmap.rst",
+        ),
+    log:
+        f"{plan.root}/logs/figures/needle_heatmap.log",
+    params:
+        spec=plan.spec("figure_needle_heatmap"),
+        code=plan.code("figure_needle_heatmap"),
+        expects=plan.expects,
+        stem=plan.stem,
+    message:
+        "Draw the needles by depth and length"

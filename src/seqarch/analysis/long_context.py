@@ -14,6 +14,7 @@ from seqarch.analysis.published import FORMATS, SAMPLES, Published, beside
 from seqarch.evaluation.bootstrap import draws
 from seqarch.evaluation.columns import result_table
 from seqarch.evaluation.long_context_spec import LongContextTable, TableModel
+from seqarch.evaluation.proportions import wilson
 from seqarch.evaluation.ruler import metrics
 from seqarch.evaluation.ruler.score_tables import EXTRA
 
@@ -83,7 +84,7 @@ def needle_table(scores: Sequence[Path], spec: LongContextTable, published: Publ
         for (length, depth), cell in cells.items():
             if len({row["format"] for row in cell}) == FORMATS:
                 k, n = sum(row["k_correct"] for row in cell), sum(row["n"] for row in cell)
-                low, high = metrics.wilson(k, n)
+                low, high = wilson(k, n)
                 bad = [row["signal"] for row in cell if row["signal"] != "ok"]
                 mean = {"format": MEAN, "length": length, "depth": depth, "k_correct": k, "n": n}
                 mean |= {"score": k / n, "ci_lo": low, "ci_hi": high, "signal": bad[0] if bad else "ok"}

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seqarch.evaluation.ruler.metrics import wilson
+from seqarch.evaluation.proportions import wilson
 
 SAMPLES = 250  # behind a printed figure, by its grid
 FORMATS = 3  # behind a figure of tables 2 and 3, which are means over formats

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import torch
 
 from seqarch.evaluation.columns import result_table
-from seqarch.evaluation.recall_score import SCORES, TestSet, check_positions, outcome, position_scheme
+from seqarch.evaluation.recall_score import SCORES, Exam, check_positions, outcome, position_scheme
 from seqarch.evaluation.recall_spec import RecallJob
 from seqarch.files import canonical_json, read_json, sha256_text
 from seqarch.provenance import record
@@ -92,7 +92,7 @@ class Recall:
             Interrupted: a signal; the runs that are finished are kept, and so is the state of this one.
         """
         job = self.job
-        tests = TestSet(job.task, job.n, job.seed)
+        tests = Exam(job.task, job.n, job.seed)
         swept = [self.run(rate, seed) for rate in job.learning_rates for seed in job.sweep]
         best = choose(swept, job.learning_rates)
         others = [self.run(best, seed) for seed in job.seeds if seed not in job.sweep]

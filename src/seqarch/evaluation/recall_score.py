@@ -112,7 +112,7 @@ def state_floats(model: Decoder, length: int) -> int:
     return sum(tensor.numel() for tensor in tensors if tensor.is_floating_point())
 
 
-class TestSet:
+class Exam:
     """The test sequences of a task, made and read by the oracle once for all runs.
 
     Args:

@@ -3,6 +3,7 @@ key of one changes no fingerprint of another."""
 
 from seqarch.evaluation.long_context_spec import NeedleSpec, RulerSpec
 from seqarch.evaluation.loss_spec import LossSpec
+from seqarch.evaluation.recall_spec import RecallSpec
 from seqarch.schema import Spec
 
 
@@ -10,3 +11,4 @@ class EvaluationSpec(Spec):
     loss: LossSpec
     ruler: RulerSpec | None = None
     needle: NeedleSpec | None = None
+    recall: RecallSpec | None = None
