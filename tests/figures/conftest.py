@@ -148,6 +148,33 @@ def _learning_rates():
     return frame
 
 
+def _recall():
+    """MQAR and needle lines at the training length and twice it; gla has no signal, mamba2 one of three seeds
+    without it."""
+    generator = np.random.default_rng(3)
+    rows = []
+    for arch in ARCHITECTURES:
+        for seed in SEEDS:
+            dead = arch == "gla" or (arch == "mamba2" and seed == 2)
+            common = {"arch": arch, "seed": seed, "signal": "no signal" if dead else "ok", "n": 200}
+            common |= {"adjacent": 0.1 if dead else 1.0, "learning_rate": 3e-3, "position": "rope"}
+            for length in (32, 64):
+                state = 512 * length if arch == "transformer" else 9000
+                for pairs in (2, 4, 8, 16):
+                    if 4 * pairs <= length:
+                        score = 0.03 if dead else np.clip(1.1 - pairs / 40 + generator.normal(0, 0.02), 0, 1)
+                        cell = {"task": "mqar", "kind": "mqar", "length": length, "n_pairs": pairs}
+                        cell |= {"train_length": 32, "chance": 1 / 32, "shuffled": 0.03, "state_bytes": state}
+                        rows.append(common | cell | {"score": score, "n_params": 100_000})
+            for length in (100, 200):
+                for depth in (0.0, 50.0, 100.0):
+                    score = 0.0 if dead else 1.0 if length == 100 else 0.25 + depth / 200
+                    cell = {"task": "needle", "kind": "needle_lines", "length": length, "depth": depth}
+                    cell |= {"train_length": 100, "chance": 1e-4, "no_needle": 0.0, "state_bytes": 9000}
+                    rows.append(common | cell | {"score": score, "n_params": 100_000})
+    return pd.DataFrame(rows).assign(experiment="demo", setting="recall")
+
+
 def _unigram():
     rows = []
     for setting in SETTINGS:
@@ -176,4 +203,5 @@ def tables(docs):
         "corpus": _corpus(),
         "unigram": _unigram(),
         "learning_rates": _learning_rates(),
+        "recall": _recall(),
     }

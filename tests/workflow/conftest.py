@@ -28,6 +28,10 @@ WORDS = {
     "code": "def return self value for in range ( ) : = + [ ] if not None import",
     "poems": "O moon thou silver lamp of night whose beam upon the silent water lies",
 }
+MQAR = {"kind": "mqar", "vocab": 16, "length": 16, "pairs": [2], "steps": 2, "batch_size": 8}
+MQAR |= {"test_lengths": [16, 32], "test_pairs": [2, 4]}
+NEEDLE = {"kind": "needle_lines", "length": 50, "test_lengths": [50], "depths": [0, 100], "value_digits": 2}
+NEEDLE |= {"key_letters": 1, "steps": 2, "batch_size": 8}
 
 
 def configuration(data: Path) -> dict[str, Any]:
@@ -60,7 +64,18 @@ def configuration(data: Path) -> dict[str, Any]:
             "learning_rate": 0.005,
             "validation": {"tokens": 512, "every_tokens": 2560},
         },
-        "evaluation": {"loss": {"bytes_per_domain": 2000, "bootstrap": 100}},
+        "evaluation": {
+            "loss": {"bytes_per_domain": 2000, "bootstrap": 100},
+            "recall": {
+                "d_model": 16,
+                "n_layers": 1,
+                "seeds": [0],
+                "learning_rates": [0.001, 0.01],
+                "n": 10,
+                "n_validation": 8,
+                "tasks": {"pairs": dict(MQAR), "lines": dict(NEEDLE)},
+            },
+        },
         "studies": {"all": {"reference": "transformer", "compare": ["retnet", "gla"]}},
         "statistics": {"grid": 2, "bootstrap": 100},
         "figures": {"formats": ["svg"]},
@@ -148,6 +163,8 @@ def label(path: str, rule: str) -> str:
         seed = next(part for part in parts if part.startswith("seed"))
         at = parts.index(seed)
         return " ".join([rule, *parts[at - 2 : at], seed.removeprefix("seed")])
+    if rule == "recall":
+        return " ".join([rule, *parts[-3:-1]])
     if rule in ("filter", "tokenize", "sources", "deduplicate", "evaluation_set", "discard_text"):
         return f"{rule} {Path(path).stem}"
     return f"{rule} {parts[-2]}" if rule == "tokens_manifest" else rule

@@ -17,7 +17,11 @@ LOSS_TABLES = {"losses_table", "positions_table", "equal_loss", "claims"}
 COMPARED = {"equal_loss", "figure_equal_loss", "figure_ood_vs_id", "claims", "figure_claims"}
 AFTER_LOSS = LOSS_TABLES | LOSS_FIGURES
 AFTER_TRAINING = {"training_table", "figure_training"}
-FIGURES = LOSS_FIGURES | {"figure_training", "figure_corpus"}
+RECALL_FIGURES = {"figure_recall", "figure_needle_heatmap"}
+AFTER_RECALL = {"recall_table", *RECALL_FIGURES}
+FIGURES = LOSS_FIGURES | RECALL_FIGURES | {"figure_training", "figure_corpus"}
+COLOURED = FIGURES - {"figure_corpus", "figure_claims"}  # colours are chosen from all architectures
+TASKS = ("pairs", "lines")
 SETS = {"evaluation_set prose", "evaluation_set code"}
 
 
@@ -35,6 +39,11 @@ def retrained(*architectures: str, seeds: tuple[int, ...] = (0,)) -> set[str]:
     return again | AFTER_LOSS | AFTER_TRAINING
 
 
+def recalled(*architectures: str, tasks: tuple[str, ...] = TASKS) -> set[str]:
+    """Recall jobs that are done again, and all that shows them."""
+    return {f"recall {task} {name}" for task in tasks for name in architectures} | AFTER_RECALL
+
+
 def append(line: str) -> Callable[[str], str]:
     return lambda text: f"{text}\n{line}\n"
 
@@ -46,11 +55,26 @@ def replace(old: str, new: str) -> Callable[[str], str]:
 CODE = {
     "a comment": ("training/loop.py", append("# a remark"), set()),
     "a docstring": ("training/loop.py", replace('"""Train, or', '"""Yes: train, or'), set()),
-    "a mixer": ("mixers/gla/module.py", append("EDITED = 1"), retrained("gla")),
-    "a mixer's options": ("mixers/retnet/config.py", append("EDITED = 1"), retrained("retnet")),
-    "a shared op": ("ops/linear_attention/op.py", append("EDITED = 1"), retrained("retnet", "gla")),
-    "the training loop": ("training/loop.py", append("EDITED = 1"), retrained(*ARCHITECTURES)),
+    "a mixer": ("mixers/gla/module.py", append("EDITED = 1"), retrained("gla") | recalled("gla")),
+    "a mixer's options": (
+        "mixers/retnet/config.py",
+        append("EDITED = 1"),
+        retrained("retnet") | recalled("retnet"),
+    ),
+    "a shared op": (
+        "ops/linear_attention/op.py",
+        append("EDITED = 1"),
+        retrained("retnet", "gla") | recalled("retnet", "gla"),
+    ),
+    "the training loop": (
+        "training/loop.py",
+        append("EDITED = 1"),
+        retrained(*ARCHITECTURES) | recalled(*ARCHITECTURES),
+    ),
     "the loss evaluation": ("evaluation/score.py", append("EDITED = 1"), runs("loss") | AFTER_LOSS),
+    "a recall task": ("tasks/recall/mqar.py", append("EDITED = 1"), recalled(*ARCHITECTURES)),
+    "the recall evaluation": ("evaluation/recall_score.py", append("EDITED = 1"), recalled(*ARCHITECTURES)),
+    "a recall figure": ("figures/recall.py", append("EDITED = 1"), {"figure_recall"}),
     "the analysis": (
         "analysis/equal_loss.py",
         append("EDITED = 1"),
@@ -113,14 +137,29 @@ def vocabulary(config: dict[str, Any]) -> None:
     config["tokenizer"]["vocab_size"] = 310
 
 
+def recall_steps(config: dict[str, Any]) -> None:
+    config["evaluation"]["recall"]["tasks"]["lines"]["steps"] = 3
+
+
+def recall_entry(config: dict[str, Any]) -> None:
+    config["evaluation"]["recall"]["entries"] = {"rwkv7": {"mixer": "rwkv7"}}
+
+
+def recall_seed(config: dict[str, Any]) -> None:
+    config["evaluation"]["recall"]["seeds"] = [0, 1]
+
+
 NEW_DOMAIN = {
     *(f"{rule} poems" for rule in ("sources", "deduplicate", "tokens_manifest", "evaluation_set")),
     *(f"{rule} poems-{shard}" for rule in ("filter", "tokenize") for shard in (0, 1)),
 }
 CONFIGURATION: dict[str, tuple[Callable[[dict[str, Any]], None], set[str]]] = {
     "the learning rate": (learning_rate, retrained(*ARCHITECTURES)),
-    "an architecture more": (add_architecture, retrained("window-8")),
-    "an architecture less": (remove_architecture, AFTER_LOSS | AFTER_TRAINING),
+    "an architecture more": (add_architecture, retrained("window-8") | recalled("window-8")),
+    "an architecture less": (remove_architecture, AFTER_LOSS | AFTER_TRAINING | AFTER_RECALL),
+    "the steps of a recall task": (recall_steps, recalled(*ARCHITECTURES, tasks=("lines",))),
+    "an architecture of recall tasks alone": (recall_entry, recalled("rwkv7") | COLOURED),
+    "a seed of recall tasks more": (recall_seed, recalled(*ARCHITECTURES)),
     "a seed more": (add_seed, retrained(*ARCHITECTURES, seeds=(1,))),
     "a figure's option": (figure_option, FIGURES),
     "the margin": (statistics, COMPARED),
