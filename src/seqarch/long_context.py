@@ -5,6 +5,7 @@ its suite (RULER's profile `fixed` or `faithful`, or `needle`), its probe (a tas
 its length. Without the sections `evaluation.ruler` and `evaluation.needle` there are no jobs.
 """
 
+import csv
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -72,9 +73,21 @@ class LongContext:
         jobs["ruler_table"] = [{}] if suites - {NEEDLE} else []
         jobs["needle_table"] = [{}] if NEEDLE in suites else []
         jobs["figure_ruler"], jobs["figure_needle_formats"] = jobs["ruler_table"], jobs["needle_table"]
-        printed = any(models[job["published"]].published for job in jobs["pretrained_model"])
-        jobs["figure_published"] = jobs["ruler_table"] if printed else []
+        jobs["figure_published"] = jobs["ruler_table"] if self._is_printed() else []
         return jobs
+
+    def _is_printed(self) -> bool:
+        """Whether a paper printed a score of one of the models on one of the tasks at one of the lengths."""
+        names = {model.published for model in self._published_models().values() if model.published}
+        if self.ruler is None or "pretrained" not in self.ruler.models or not names:
+            return False
+        tasks, lengths = set(self.ruler.tasks), set(map(str, self.ruler.lengths))
+        for path in (path for path in self.tables if path.stem.endswith("_ruler_tasks")):
+            with open(path, encoding="utf-8", newline="") as file:
+                for row in csv.DictReader(file):
+                    if row["model"] in names and row["task"] in tasks and row["length"] in lengths:
+                        return True
+        return False
 
     def _published_models(self) -> Mapping[str, Any]:
         return self.published.models if self.published else {}

@@ -208,6 +208,17 @@ def test_long_context_samples_are_made_once_for_each_tokenizer_and_from_the_text
     assert "questions" not in spec
 
 
+def test_ours_are_drawn_against_published_ones_only_where_there_are_any() -> None:
+    config = read("long_context")
+    drawn = {}
+    for length in (16_384, 16_000):
+        config["evaluation"]["ruler"]["lengths"] = [length]
+        plan = Plan(load(config, ROOT / "config"), ROOT / "config")
+        drawn[length] = bool(plan.paths("figure_published"))
+        assert plan.paths("figure_ruler")
+    assert drawn == {16_384: True, 16_000: False}
+
+
 def test_without_its_sections_there_is_no_long_context_job() -> None:
     plan = Plan(load(read("smoke"), ROOT / "config"), ROOT / "config")
     assert not any(plan.long_context.jobs.values())
