@@ -11,7 +11,7 @@ import torch
 from seqarch.provenance import read_record
 
 transformers = pytest.importorskip("transformers", reason="transformers is an extra")
-LENGTH = 1100
+LENGTH = 1024  # one that the paper has
 
 
 def published(folder: Path) -> None:
@@ -92,6 +92,10 @@ def test_samples_answers_scores_and_tables(project: Any, tmp_path: Path) -> None
     assert set(needle["signal"]) == {"no signal"}  # random weights read nothing, and the table says so
     assert set(needle.loc[needle["arch"] == "gla", "setting"]) == {"limited"}
     assert (ruler["comparable"] == "RULER-style").all()
+    figures = project.results / "tiny/figures"
+    for figure in ("ruler", "published", "needle_formats"):
+        assert (figures / f"{figure}.svg").stat().st_size > 5000
+    assert pd.read_csv(figures / "published.csv")["arch"].unique().tolist() == ["theirs"]
     for table in ("ruler", "needle"):
         assert read_record(tables / f"{table}.parquet")["step"] == f"{table}_table"
     # The same weights through transformers and through our mixers say the same.

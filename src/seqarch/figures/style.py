@@ -65,7 +65,7 @@ _MIXERS: dict[str, tuple[str, str, Any]] = {
     "deltanet": ("#aa4499", ">", _RECURRENT),
     "gated_deltanet": ("#661100", "X", _RECURRENT),
     "rglru": ("#8c564b", "d", _RECURRENT),
-    "attention+mamba2": ("#56b4e9", "*", _HYBRID),
+    "attention+mamba2": ("#111111", "*", _HYBRID),
     "attention+rglru": ("#bbaa33", "p", _HYBRID),
 }
 ATTENDING = frozenset(
