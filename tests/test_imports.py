@@ -127,7 +127,7 @@ def test_only_what_the_workflow_knows_of_is_imported_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "library", ["fla", "mamba_ssm", "flash_attn", "causal_conv1d", "transformers", "submitit"]
+    "library", ["fla", "mamba_ssm", "flash_attn", "causal_conv1d", "transformers", "submitit", "lm_eval"]
 )
 def test_optional_libraries_are_touched_in_one_file_and_inside_functions(library: str) -> None:
     files = []
