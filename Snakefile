@@ -29,6 +29,7 @@ include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/longcontext.smk"
 include: "workflow/rules/claims.smk"
+include: "workflow/rules/downstream.smk"
 
 
 onstart:
@@ -70,6 +71,7 @@ rule all:
         rules.figure_claims.output,
         plan.paper_b(),
         plan.recalled(),
+        plan.paths("figure_downstream"),
 
 
 rule figures:

@@ -35,6 +35,7 @@ from seqarch.provenance import (
 from seqarch.recall import RecallJobs
 from seqarch.slices import SPLITS, STUDY_FIGURES, Slices
 
+DOWNSTREAM = ("downstream", "downstream_table", "figure_downstream")
 SCORE_TABLES = ("ruler_table", "needle_table", "recall_table")
 RECIPE_DIGITS = 16  # of a recipe in `expects`: keeps the command line of a job with 1024 inputs short enough
 SHARDS = ("group", "shard")
@@ -122,6 +123,8 @@ RULES = {
     ),
     "recall_table": Rule((), tuple(f"{{root}}/tables/{name}.parquet" for name in ("recall", "recall_sweep"))),
     **_long_context_rules(),
+    "downstream": Rule(RUN, (f"{{root}}/evaluation/downstream/{RUN_PATH}/scores.parquet",)),
+    "downstream_table": Rule((), ("{root}/tables/downstream.parquet",), "tables"),
     **{
         f"figure_{figure}": Rule((), (f"{{root}}/figures/{figure}.json",), "figure")
         for figure in (
@@ -132,6 +135,7 @@ RULES = {
             "equal_loss",
             "claims",
             "learning_rates",
+            "downstream",
             *STUDY_FIGURES,
             "recall",
             "needle_heatmap",
@@ -197,6 +201,8 @@ class Plan:
             if rule in section.jobs:
                 yield from (job for job in section.jobs[rule] if fixed.items() <= job.items())
                 return
+        if rule in DOWNSTREAM and self.experiment.evaluation.downstream is None:
+            return
         figure = rule.removeprefix("figure_")
         if figure in STUDY_FIGURES and not self.experiment.studies_in(figure):
             return

@@ -152,6 +152,20 @@ class Slices:
             "domains": self.domains,
         }
 
+    def downstream(self, setting: str, architecture: str, seed: str) -> Slice:
+        run = self.runs[architecture]
+        return {
+            "experiment": self.experiment.experiment,
+            "setting": setting,
+            "architecture": architecture,
+            "seed": int(seed),
+            "model": self.models[architecture],
+            "checkpoint": checkpoint_names(run)[-1],
+            "sequence_length": run.sequence_length,
+            "torch_threads": run.torch_threads,
+            "downstream": self.options["evaluation"]["downstream"],
+        }
+
     # --- tables and figures ---------------------------------------------------------------------------
 
     def tables(self) -> Slice:

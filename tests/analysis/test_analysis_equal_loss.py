@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from seqarch.analysis.curves import Curve, CurveSet, curve_set
+from seqarch.analysis.curves import Curve, CurveSet, curve_set, with_roles
 from seqarch.analysis.equal_loss import compare, equal_loss, primary, verdict
 from seqarch.analysis.errors import ComparisonError
 from seqarch.analysis.intervals import over_seeds, over_seeds_and_documents, wider
@@ -376,6 +376,16 @@ def test_step(tmp_path, capsys):
     arguments[1] = json.dumps(spec)
     assert cli.main([*arguments, str(out)]) == 1
     assert "role" in capsys.readouterr().err
+
+
+def test_packed_documents_are_a_secondary_result_that_no_comparison_uses():
+    docs = documents(offset=0.1)
+    packed = docs.assign(boundary_mode="packed", nll_nats=docs["nll_nats"] * 2)
+    roles = {"news": "in", "books": "in", "code": "out", "maths": "out"}
+    both = with_roles(pd.concat([docs, packed]), roles)
+    pd.testing.assert_frame_equal(table(both), table(docs))
+    with pytest.raises(ComparisonError, match="boundary_mode"):
+        table(pd.concat([docs, packed]))
 
 
 def test_curves_are_in_the_order_of_training():

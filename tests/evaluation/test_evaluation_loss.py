@@ -139,7 +139,7 @@ def test_rows_and_what_they_say(world, result):
     assert set(docs["phase"]) == {"stable", "annealed"}
     assert set(docs["length"]) == {T, 2 * T}
     assert set(docs["tokens_seen"]) == {192, 320}
-    assert docs[["score", "depth", "fill", "eos_nll"]].isna().all().all()
+    assert docs[["score", "depth", "fill"]].isna().all().all()
     assert set(docs["role"]) == {"id", "ood"}
     assert (docs["run_id"] == "limited/a/seed1").all()
     provenance = read_parquet_provenance(result["out"] / "docs.parquet")
@@ -160,6 +160,66 @@ def test_losses_are_the_models(world, result):
                 logits, _ = model(torch.cat([torch.tensor([BOS]), target[:-1]])[None])
                 expected = -torch.log_softmax(logits[0].double(), -1)[range(len(ids)), target].sum()
                 assert docs[f"{domain}-{i}"] == pytest.approx(float(expected), rel=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mode", ["disjoint", "sliding"])
+def test_ends_of_documents_are_what_training_predicted(world, result, tmp_path, mode):
+    """After a document's last token the model was taught BOS; windows, not losses, change for it."""
+    root, documents, trained = world
+    docs = result["docs"].query("phase == 'annealed'")
+    if mode == "sliding":
+        assert run(root, tmp_path, spec(trained, loss={"window_mode": "sliding"})) == 0
+        docs = pd.read_parquet(tmp_path / "docs.parquet").query("phase == 'annealed'")
+    model, _ = load_model(root / "run" / "checkpoints" / "annealed-00000005.safetensors")
+    for width, part in docs.groupby("length"):
+        found = part.set_index("doc_id")
+        for domain, items in documents.items():
+            for i, ids in enumerate(items):
+                end = found.loc[f"{domain}-{i}", "eos_nll"]
+                if len(ids) == 0:
+                    assert np.isnan(end)
+                    continue
+                last = (len(ids) - 1) % width + 1 if mode == "disjoint" else min(len(ids), width)
+                seen = ids[len(ids) - min(last, width - 1) :]
+                inputs = torch.tensor([BOS, *seen.tolist()])
+                expected = -torch.log_softmax(model(inputs[None])[0][0, -1].double(), -1)[BOS]
+                assert end == pytest.approx(float(expected), rel=1e-5)
+        expected = document_nll(
+            model, [ids.astype(np.int64) for ids in documents["news"]], int(width), mode, prefix=BOS
+        )
+        mine = found.loc[[f"news-{i}" for i in range(len(expected))], "nll_nats"]
+        assert mine.to_numpy() == pytest.approx(expected, rel=1e-6)
+
+
+@torch.no_grad()
+def test_packed_documents_are_scored_as_they_were_trained_on(world, result, tmp_path):
+    root, documents, trained = world
+    value = spec(trained, loss={"boundary_modes": ["document", "packed"], "windows": [1]})
+    assert run(root, tmp_path, value) == 0
+    docs = pd.read_parquet(tmp_path / "docs.parquet")
+    one = result["docs"].query(f"length == {T}").reset_index(drop=True)
+    alone = docs[docs["boundary_mode"] == "document"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(alone.drop(columns="spec_sha256"), one.drop(columns="spec_sha256"))
+    both = docs.query("boundary_mode == 'packed' and phase == 'annealed'").set_index("doc_id")
+    model, _ = load_model(root / "run" / "checkpoints" / "annealed-00000005.safetensors")
+    for domain, items in documents.items():
+        stream = torch.tensor([BOS, *(int(i) for ids in items for i in [*ids, BOS])])
+        nll = [
+            -torch.log_softmax(model(stream[None, s : s + T][:, : len(stream) - 1 - s])[0][0].double(), -1)[
+                range(min(T, len(stream) - 1 - s)), stream[s + 1 : s + 1 + T]
+            ]
+            for s in range(0, len(stream) - 1, T)
+        ]
+        parts = torch.cat(nll).split([len(ids) + 1 for ids in items])
+        for i, part in enumerate(parts):
+            row = both.loc[f"{domain}-{i}"]
+            assert row["nll_nats"] == pytest.approx(float(part[:-1].sum()), rel=1e-5, abs=1e-9)
+            assert row["eos_nll"] == pytest.approx(float(part[-1]), rel=1e-5)
+    domains = pd.read_parquet(tmp_path / "domains.parquet")
+    assert len(domains[domains["boundary_mode"] == "packed"]) == len(domains) // 2
+    assert set(pd.read_parquet(tmp_path / "positions.parquet")["boundary_mode"]) == {"document"}
+    assert run(root, tmp_path, spec(trained, loss={"boundary_modes": ["packed"]})) == 2
 
 
 def test_domains_average_documents(result):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from seqarch.errors import ConfigError
 from seqarch.evaluation.score import passages
-from seqarch.evaluation.windows import complete, plan, positions
+from seqarch.evaluation.windows import complete, plan, positions, with_ends
 
 MODES = ("disjoint", "sliding")
 BOS = 99
@@ -83,3 +83,21 @@ def test_positions_count_from_the_reset():
     assert positions(plan([7], 4, "sliding"), 7).tolist() == [0, 1, 2, 3, 2, 3, 3]
     assert complete(plan([6], 4, "disjoint"), 6, 4).tolist() == [True] * 4 + [False] * 2
     assert complete(plan([8], 4, "sliding"), 8, 4).tolist() == [True] * 4 + [False] * 4
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 40), max_size=8), st.sampled_from([2, 4, 10]), st.sampled_from(MODES))
+def test_ends_count_once_and_tokens_read_what_they_read(lengths, width, mode):
+    plain = plan(lengths, width, mode)
+    windows = with_ends(plain, lengths, width)
+    place = np.cumsum([0, *(n + 1 for n in lengths)])  # of each document with its end
+    counted = [i for n, start in zip(lengths, place, strict=False) if n for i in range(start, start + n + 1)]
+    assert sorted(scored(windows)) == counted
+    assert (windows.length <= width).all()
+    starts = np.cumsum([0, *lengths])[plain.document]
+    first = plain.end - plain.length - starts  # where a window begins in its document
+    shifted = windows.end[: len(plain)] - windows.length[: len(plain)] - place[plain.document]
+    assert (first == shifted).all()
+    for d, end, length in zip(windows.document, windows.end, windows.length, strict=True):
+        assert place[d] <= end - length
+        assert end <= place[d + 1]

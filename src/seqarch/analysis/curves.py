@@ -16,6 +16,7 @@ Draws = Mapping[str, NDArray]  # domain -> how often each document is drawn [B, 
 # What has to be one and the same in everything that is compared.
 PROTOCOL = ("window_mode", "stride", "boundary_mode", "prefix_token", "tokenizer_sha256", "dtype")
 MACRO_OOD = "macro_ood"
+PACKED = "packed"
 
 
 @dataclass(frozen=True)
@@ -101,8 +102,11 @@ def curve_set(docs: pd.DataFrame, architectures: Sequence[str]) -> CurveSet:
 
 
 def with_roles(docs: pd.DataFrame, roles: Mapping[str, str]) -> pd.DataFrame:
-    """The rows of these domains; ComparisonError if a role in them is not the configured one (in, out)."""
+    """The rows of these domains, of documents scored one by one: the boundary mode `packed` is a secondary
+    result. ComparisonError if a role in them is not the configured one (in, out)."""
     docs = docs[docs["domain"].isin(list(roles))]
+    if "boundary_mode" in docs:
+        docs = docs[docs["boundary_mode"] != PACKED]
     for domain, role in docs[["domain", "role"]].drop_duplicates().itertuples(index=False):
         if role != ROLE[roles[domain]]:
             raise ComparisonError(

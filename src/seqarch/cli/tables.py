@@ -1,4 +1,4 @@
-"""Gather the tables of all runs: losses by domain, losses by position, training curves."""
+"""Gather the tables of all runs: losses by domain, by position, training curves, downstream tasks."""
 
 import argparse
 from collections.abc import Sequence
@@ -21,7 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--losses", nargs="+", type=Path, help="domains.parquet of every run")
     parser.add_argument("--positions", nargs="+", type=Path, help="positions.parquet of every run")
     parser.add_argument("--metrics", nargs="+", type=Path, help="metrics.parquet of every run")
-    for name in ("losses", "positions", "training"):
+    parser.add_argument("--downstream", nargs="+", type=Path, help="scores.parquet of every run")
+    for name in ("losses", "positions", "training", "downstream"):
         parser.add_argument(f"--out-{name}", type=Path, help=f"{name}.parquet; a .csv is written beside it")
     return run_step("tables", parser, _tables, argv)
 
@@ -33,6 +34,9 @@ def _tables(args: argparse.Namespace) -> None:
     if args.out_positions:
         order = [*BY_POINT, "bucket_lo"]
         _write(args, args.out_positions, args.positions, gathered(args.positions or [], order))
+    if args.out_downstream:
+        order = ["setting", "arch", "seed", "task"]
+        _write(args, args.out_downstream, args.downstream, gathered(args.downstream or [], order))
     if args.out_training:
         _write(args, args.out_training, args.metrics, training(args.metrics or [], experiment))
 

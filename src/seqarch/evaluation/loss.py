@@ -24,8 +24,8 @@ from seqarch.evaluation.loss_tables import (
     domain_rows,
     position_rows,
 )
-from seqarch.evaluation.score import Passage, passages, sum_by_document, token_nll
-from seqarch.evaluation.windows import Ints, Windows, complete, plan, positions, stride
+from seqarch.evaluation.score import Passage, packed, passages, sum_by_document, token_nll
+from seqarch.evaluation.windows import Ints, Windows, complete, plan, positions, stride, with_ends
 from seqarch.progress import progress
 from seqarch.tokens.evaluation_set import EvaluationSet
 from seqarch.training.checkpoint import Metadata, load_model
@@ -48,10 +48,11 @@ class Tables:
 
 @dataclass(frozen=True)
 class _Pass:
-    """One window width over all sets, prepared once for all checkpoints."""
+    """One window width and boundary mode over all sets, prepared once for all checkpoints."""
 
     width: int
-    windows: Windows
+    boundary: str
+    windows: Windows  # of the mode "document", ends of documents aside
     batches: Sequence[Passage]
 
 
@@ -66,8 +67,12 @@ def evaluate(job: LossJob, run: Path, sets: Path, spec_sha256: str) -> Tables:
         EvaluationSetError, CheckpointError: files that are missing, changed or of another kind.
     """
     opened = _open(job, sets)
-    tokens = np.concatenate([each.ids for each in opened])
-    passes = [_prepare(job, opened, tokens, width * job.train.sequence_length) for width in job.loss.windows]
+    tokens, ends = _with_ends(opened)
+    passes = [
+        _prepare(job, opened, tokens, width * job.train.sequence_length, boundary)
+        for width in job.loss.windows
+        for boundary in job.loss.boundary_modes
+    ]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     docs: list[dict[str, Any]] = []
     buckets: list[dict[str, Any]] = []
@@ -79,8 +84,9 @@ def evaluate(job: LossJob, run: Path, sets: Path, spec_sha256: str) -> Tables:
             for each in passes:
                 with _precision(job, device):
                     nll = token_nll(model, each.batches, len(tokens), device)
-                point = _point(job, each.width, checkpoint, metadata, opened[0])
-                for rows, new in zip((docs, buckets, domains), _rows(job, opened, each, nll), strict=True):
+                point = _point(job, each, checkpoint, metadata, opened[0])
+                found = _rows(job, opened, each, nll[~ends], nll[ends])
+                for rows, new in zip((docs, buckets, domains), found, strict=True):
                     rows += [point | row for row in new]
                 advance(1, f"{checkpoint}, window {each.width}")
     constant = {
@@ -130,18 +136,37 @@ def _check_model(job: LossJob, metadata: Metadata, checkpoint: str) -> None:
         )
 
 
-def _prepare(job: LossJob, sets: Sequence[EvaluationSet], tokens: Ints, width: int) -> _Pass:
+def _with_ends(sets: Sequence[EvaluationSet]) -> tuple[Ints, NDArray[np.bool_]]:
+    """All documents' ids, each document followed by BOS as in training, where predicting it means "the
+    document ends here"; and which of them are these ends."""
+    lengths = np.concatenate([np.diff(each.offsets) for each in sets])
+    ends = np.zeros(int(lengths.sum()) + len(lengths), dtype=bool)
+    ends[np.cumsum(lengths + 1) - 1] = True
+    tokens = np.full(len(ends), sets[0].bos_id, dtype=np.int64)
+    tokens[~ends] = np.concatenate([each.ids for each in sets])
+    return tokens, ends
+
+
+def _prepare(job: LossJob, sets: Sequence[EvaluationSet], tokens: Ints, width: int, boundary: str) -> _Pass:
     prefix, vocabulary = sets[0].bos_id, job.model["vocab_size"]
     if sets[0].vocab_size > vocabulary:
         raise LossError(f"the tokenizer has {sets[0].vocab_size} entries, the model {vocabulary}")
-    windows = plan(np.concatenate([np.diff(each.offsets) for each in sets]), width, job.loss.window_mode)
-    return _Pass(width, windows, passages(tokens, windows, prefix, job.loss.batch_tokens))
+    lengths = np.concatenate([np.diff(each.offsets) for each in sets])
+    windows = plan(lengths, width, job.loss.window_mode)
+    if boundary == "packed":
+        streams = [each.n_tokens + len(each) for each in sets]
+        batches = packed(tokens, streams, prefix, width, job.loss.batch_tokens)
+    else:
+        batches = passages(tokens, with_ends(windows, lengths, width), prefix, job.loss.batch_tokens)
+    return _Pass(width, boundary, windows, batches)
 
 
 def _point(
-    job: LossJob, width: int, checkpoint: str, metadata: Metadata, first: EvaluationSet
+    job: LossJob, each: _Pass, checkpoint: str, metadata: Metadata, first: EvaluationSet
 ) -> dict[str, Any]:
-    """What the rows of one checkpoint and window width share."""
+    """What the rows of one checkpoint, window width and boundary mode share."""
+    width = each.width
+    mode = job.loss.window_mode if each.boundary == "document" else "disjoint"
     return {
         "checkpoint": checkpoint,
         "step": metadata.step,
@@ -149,31 +174,38 @@ def _point(
         "phase": metadata.phase,
         "length": width,
         "eval_len": width,
-        "stride": stride(width, job.loss.window_mode),
-        "window_mode": job.loss.window_mode,
-        "boundary_mode": "document",
+        "stride": stride(width, mode),
+        "window_mode": mode,
+        "boundary_mode": each.boundary,
         "prefix_token": first.bos_id,
         "dtype": job.loss.precision,
     }
 
 
 def _rows(
-    job: LossJob, sets: Sequence[EvaluationSet], each: _Pass, nll: NDArray[np.float64]
+    job: LossJob,
+    sets: Sequence[EvaluationSet],
+    each: _Pass,
+    nll: NDArray[np.float64],
+    ends: NDArray[np.float64],
 ) -> tuple[list[dict], list[dict], list[dict]]:
-    """Rows of the three tables from the nats of every token of all sets."""
+    """Rows of the three tables from the nats of every token of all sets, and of the ends of documents."""
     sizes = [item.n_tokens for item in sets]
     parts = _split(nll, sizes)
     described = [_documents(item) for item in sets]
     totals = [sum_by_document(part, item.n_tokens) for part, item in zip(parts, described, strict=True)]
+    last = _split(ends, [len(item) for item in sets])
     docs = [
         row
-        for item, known, total in zip(sets, described, totals, strict=True)
-        for row in _doc_rows(item, known, total)
+        for item, known, total, end in zip(sets, described, totals, last, strict=True)
+        for row in _doc_rows(item, known, total, end)
     ]
+    level = Level(job.loss.seed, job.loss.bootstrap, job.loss.confidence)
+    if each.boundary != "document":  # there, a position is no number of tokens since a reset
+        return docs, [], domain_rows(described, totals, level)
     place = _split(positions(each.windows, len(nll)), sizes)
     whole = _split(complete(each.windows, len(nll), each.width), sizes)
     length, bucket = job.train.sequence_length, job.loss.position_bucket
-    level = Level(job.loss.seed, job.loss.bootstrap, job.loss.confidence)
     buckets = position_rows(described, parts, place, whole, length, bucket)
     return docs, buckets, domain_rows(described, totals, level)
 
@@ -194,7 +226,9 @@ def _documents(item: EvaluationSet) -> Documents:
     )
 
 
-def _doc_rows(item: EvaluationSet, known: Documents, totals: NDArray[np.float64]) -> list[dict]:
+def _doc_rows(
+    item: EvaluationSet, known: Documents, totals: NDArray[np.float64], ends: NDArray[np.float64]
+) -> list[dict]:
     return [
         {
             "domain": item.domain,
@@ -204,9 +238,10 @@ def _doc_rows(item: EvaluationSet, known: Documents, totals: NDArray[np.float64]
             "n_bytes": each.n_bytes,
             "n_tokens": int(n_tokens),
             "nll_nats": float(total),
+            "eos_nll": None if np.isnan(end) else float(end),
             "roundtrip_ok": each.roundtrip_ok,
             "eval_set_sha256": item.sha256,
             "dataset_key": item.sha256,
         }
-        for each, n_tokens, total in zip(item, known.n_tokens, totals, strict=True)
+        for each, n_tokens, total, end in zip(item, known.n_tokens, totals, ends, strict=True)
     ]

@@ -18,6 +18,9 @@ class LossSpec(Spec):
     seed: int = 0  # draws the document sets
     checkpoints: Annotated[tuple[Kind, ...], Field(min_length=1)] = ("annealed",)
     window_mode: Literal["disjoint", "sliding"] = "disjoint"
+    # `document`: state and cache reset at each document. `packed`: beside it, as rows of their own, documents
+    # end to end as in training; a secondary result that no comparison uses.
+    boundary_modes: tuple[Literal["document", "packed"], ...] = ("document",)
     # Window widths as multiples of the training length; one pass each.
     windows: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (1,)
     batch_tokens: Annotated[int, Field(gt=0)] = 16_384  # of one forward pass
@@ -26,7 +29,14 @@ class LossSpec(Spec):
     bootstrap: Annotated[int, Field(ge=100)] = 1000  # replicates behind the intervals over documents
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
 
-    @field_validator("checkpoints", "windows")
+    @field_validator("boundary_modes")
+    @classmethod
+    def _primary(cls, values: tuple) -> tuple:
+        if "document" not in values:
+            raise ValueError("document is the primary result and always scored: add it")
+        return values
+
+    @field_validator("checkpoints", "windows", "boundary_modes")
     @classmethod
     def _distinct(cls, values: tuple) -> tuple:
         if len(set(values)) != len(values):

@@ -45,6 +45,42 @@ def passages(tokens: Ints, windows: Windows, prefix: int, batch_tokens: int) -> 
     return [_passage(tokens, windows, rows, prefix) for rows in _batches(windows, batch_tokens)]
 
 
+def packed(tokens: Ints, parts: Sequence[int], prefix: int, width: int, batch_tokens: int) -> list[Passage]:
+    """The batches that score documents laid end to end as in training, nothing reset between them.
+
+    Args:
+        tokens: each document's ids and the prefix token, one after the other.
+        parts: how many of these belong to each stream; windows do not cross from one to the next.
+        width: inputs of a window; each begins where the one before it ended, whatever stands there.
+    """
+    starts, lengths = [], []
+    first = 0
+    for size in parts:
+        own = np.arange(0, size, width)
+        starts.append(first + own)
+        lengths.append(np.minimum(width, size - own))
+        first += size
+    begin, length = np.concatenate(starts), np.concatenate(lengths)
+    result = []
+    rows = max(1, batch_tokens // width)
+    fresh = np.isin(begin, np.cumsum([0, *parts]))  # nothing of the stream stands before its first token
+    for at in range(0, len(begin), rows):
+        part = slice(at, at + rows)
+        target = begin[part, None] + np.arange(int(length[part].max()))
+        inside = np.arange(target.shape[1]) < length[part, None]
+        before = tokens[np.clip(target - 1, 0, len(tokens) - 1)]
+        before[:, 0] = np.where(fresh[part], prefix, before[:, 0])
+        inputs = np.where(inside, before, prefix)
+        counts = np.flatnonzero(inside)
+        index = target.reshape(-1)[counts]
+        result.append(
+            Passage(
+                torch.from_numpy(inputs), torch.from_numpy(counts), torch.from_numpy(tokens[index]), index
+            )
+        )
+    return result
+
+
 def _batches(windows: Windows, batch_tokens: int) -> Iterator[Ints]:
     """Windows of similar length together: at most `batch_tokens` inputs with padding, at least one window."""
     order = np.argsort(-windows.length, kind="stable")

@@ -9,6 +9,9 @@ state.
   (fewer at the document's end) count.
 
 Every token counts exactly once in both.
+
+Where the end of each document is scored too, a BOS follows its tokens, as the next document's does in
+training: the document is laid out as t_0 … t_{n-1}, BOS (`with_ends`).
 """
 
 from collections.abc import Sequence
@@ -67,6 +70,29 @@ def plan(lengths: Sequence[int] | Ints, width: int, mode: Mode) -> Windows:
     length = np.minimum(width, end) if mode == "sliding" else scored
     starts = np.cumsum(n_tokens) - n_tokens
     return Windows(document, end + starts[document], length, scored)
+
+
+def with_ends(windows: Windows, lengths: Sequence[int] | Ints, width: int) -> Windows:
+    """The same windows over documents that are each followed by one more token, their end, which counts too.
+
+    A document's last window is longer by one; where it has `width` inputs already, the end gets a window of
+    its own with the last `width` − 1 tokens. All other predictions read what they read before. An empty
+    document has no windows.
+    """
+    n_tokens = np.asarray(lengths, dtype=np.int64)
+    end, length, scored = windows.end + windows.document, windows.length.copy(), windows.scored.copy()
+    last = np.flatnonzero(np.diff(windows.document, append=len(n_tokens)))
+    room = last[length[last] < width]
+    for part in (end, length, scored):
+        part[room] += 1
+    full = last[windows.length[last] == width]
+    ones = np.ones(len(full), dtype=np.int64)
+    return Windows(
+        np.concatenate([windows.document, windows.document[full]]),
+        np.concatenate([end, end[full] + 1]),
+        np.concatenate([length, np.minimum(width, n_tokens[windows.document[full]] + 1)]),
+        np.concatenate([scored, ones]),
+    )
 
 
 def positions(windows: Windows, n_tokens: int) -> Ints:

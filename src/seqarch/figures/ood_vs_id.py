@@ -49,6 +49,8 @@ def plotted(tables: Mapping[str, pd.DataFrame], job: FigureJob) -> pd.DataFrame:
     """
     losses = tables["losses"]
     losses = losses[losses["length"] == losses["length"].min()]
+    if "boundary_mode" in losses:
+        losses = losses[losses["boundary_mode"] != "packed"]  # a secondary result
     compared = None
     if "equal_loss" in tables and len(tables["equal_loss"]):
         compared = of_study(tables["equal_loss"], job.study)
