@@ -11,7 +11,7 @@ from typing import Any, get_args
 from seqarch.analysis.claims_spec import Entry
 from seqarch.analysis.realised import load_claims, realised
 from seqarch.analysis.spec import StudyFigure, StudySpec
-from seqarch.architecture import mixer_names
+from seqarch.architecture import ModelSpec, mixer_names
 from seqarch.config import Experiment
 from seqarch.corpus.catalogue import groups, source_slice
 from seqarch.recall import RecallJobs
@@ -209,6 +209,7 @@ class Slices:
             **self._claims.model_dump(mode="json"),
             "experiment": experiment.experiment,
             "architectures": {name: entry.model_dump(mode="json") for name, entry in entries.items()},
+            "learners": {name: entry.model_dump(mode="json") for name, entry in self._learners().items()},
             "published": {
                 name: Entry(mixers=tuple(sorted(model.mixers)), pattern=len(model.mixers) > 1).model_dump(
                     mode="json"
@@ -219,6 +220,16 @@ class Slices:
             "domains": self.domains,
             "statistics": self.options["statistics"],
         }
+
+    def _learners(self) -> dict[str, Entry]:
+        """The entries of the recall tasks alone, as selectors see them."""
+        recall = self.experiment.evaluation.recall
+        if recall is None or not recall.entries:
+            return {}
+        name, task = next(iter(recall.tasks.items()))
+        models = {entry: self.experiment.learner_model(entry, name) for entry in recall.entries}
+        sizes = ModelSpec(d_model=recall.d_model, n_layers=recall.n_layers)
+        return realised(recall.entries, models, sizes, task.vocab_size, task.train_length)
 
     def figure(self, figure: str) -> Slice:
         options = {"figure": figure, **self.options["figures"]}

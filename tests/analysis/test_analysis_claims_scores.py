@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 
 from seqarch.analysis.claims import evaluate
@@ -15,6 +14,7 @@ from seqarch.analysis.errors import ComparisonError
 from seqarch.analysis.long_context import SCHEMA
 from seqarch.analysis.realised import load_claims
 from seqarch.cli import claims as cli
+from seqarch.evaluation import recall_score
 from seqarch.evaluation.columns import result_table
 from seqarch.files import write_table
 from seqarch.provenance import record
@@ -29,7 +29,7 @@ ENTRIES = {
 }
 ARCHS = tuple(ENTRIES)
 PUBLISHED = {"their-transformer": Entry(mixers=("attention",)), "their-mamba": Entry(mixers=("mamba2",))}
-RECALL = pa.schema([("n_pairs", pa.int64()), ("train_length", pa.int64()), ("signal", pa.string())])
+RECALL = recall_score.SCORES
 
 
 def cells(lost, *, archs=ARCHS, middle=0.0, seeds=(0, 1, 2), sd=0.01, n=200, setting="limited", rng=0):

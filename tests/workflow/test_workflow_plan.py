@@ -240,3 +240,21 @@ def test_where_a_study_is_drawn_changes_no_analysis() -> None:
     for study in config["studies"].values():
         study["figures"] = []
     assert not Plan(load(config, ROOT / "config"), ROOT / "config").study_figures()
+
+
+def test_claims_know_published_models_and_the_learners_of_recall_tasks() -> None:
+    published = Plan(load(read("long_context"), ROOT / "config"), ROOT / "config").slice("claims")[
+        "published"
+    ]
+    assert published["mamba2-2.7b"]["mixers"] == ["mamba2"]
+    assert published["recurrentgemma-2b"]["pattern"]
+    config = read("smoke")
+    task = {"kind": "mqar", "steps": 5, "length": 32, "test_lengths": [32], "vocab": 64, "pairs": [2]}
+    recall = {"d_model": 32, "n_layers": 2, "seeds": [0], "learning_rates": [0.01]}
+    recall["entries"] = {"delta": {"mixer": "deltanet"}, "gla-plain": {"mixer": "gla", "decay": "none"}}
+    config["evaluation"]["recall"] = recall | {"tasks": {"small": task | {"test_pairs": [2]}}}
+    plan = Plan(load(config, ROOT / "config"), ROOT / "config")
+    learners = plan.slice("claims")["learners"]
+    assert learners["delta"]["mixers"] == ["deltanet"]
+    assert learners["gla-plain"]["changed"] == ["decay"]
+    assert plan.score_tables() == ["results/smoke/tables/recall.parquet"]

@@ -141,13 +141,13 @@ def _places(claim: Claim, job: ClaimsJob, scores: Scores) -> tuple[list[tuple[Pa
     populations = [name for name in scores.populations(claim.measure) if claim.setting in (None, name)]
     reasons = []
     for population in populations:
-        entries = job.published if population == PUBLISHED else job.architectures
+        entries = job.published if population == PUBLISHED else {**job.architectures, **job.learners}
         scored = scores.entries(population)
         pairs, reason = bind(claim, {name: entry for name, entry in entries.items() if name in scored})
         found += [(pair, population) for pair in pairs]
         reasons.append(reason)
     if not populations:
-        pairs, reason = bind(claim, {**job.architectures, **job.published})
+        pairs, reason = bind(claim, {**job.architectures, **job.learners, **job.published})
         return [(pair, claim.setting) for pair in pairs], reason
     return found, "; ".join(dict.fromkeys(filter(None, reasons)))
 

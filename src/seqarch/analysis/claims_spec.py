@@ -106,6 +106,7 @@ class ClaimsJob(ClaimsFile):
 
     experiment: str
     architectures: dict[str, Entry]
+    learners: dict[str, Entry] = {}  # that learn recall tasks, and nothing else
     published: dict[str, Entry] = {}  # models that others trained; their scores alone are known
     domains: dict[str, Literal["in", "out"]]
     statistics: StatisticsSpec
