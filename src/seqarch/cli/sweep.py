@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         default="slurm",
         help="local: all at once on this machine",
     )
-    parser.add_argument("--minutes", type=float, default=720, help="time limit of a job")
+    parser.add_argument("--minutes", type=int, default=720, help="time limit of a job")
     parser.add_argument("--partition", help="Slurm's partition")
     parser.add_argument("--account", help="Slurm's account")
     parser.add_argument("--gpus", type=int, default=1, help="of a job; 0: on the CPU")

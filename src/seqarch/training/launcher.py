@@ -101,7 +101,7 @@ class Allocation:
     """What each job asks for. `cluster`: slurm or local; `cpus`: of each process."""
 
     cluster: str
-    minutes: float
+    minutes: int
     partition: str | None
     account: str | None
     gpus: int
@@ -153,8 +153,11 @@ class _Requeueing:
             launch(self.job)
         except Interrupted as error:
             job = os.environ.get("SLURM_JOB_ID")
-            if job is None or error.signal in (signal.SIGTERM, signal.SIGINT):
-                raise  # cancelled; or requeued or preempted, then Slurm starts it again
+            if job is None:
+                raise
+            if error.signal == signal.SIGTERM:
+                # Cancelled; or requeued or preempted: then Slurm starts it again, if there is no result yet.
+                sys.exit(error.exit_code)
             log.info("%s; job %s goes into the queue again", error, job)
             subprocess.run(["scontrol", "requeue", job], check=True)
             signal.pause()  # Slurm ends this process now
