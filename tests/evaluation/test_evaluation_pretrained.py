@@ -124,16 +124,22 @@ def test_nan_weights_are_an_error(saved: Callable[[str], Path]) -> None:
         answers(model, [[1, 2, 3]])
 
 
-def test_a_table_of_learned_positions_limits_the_context(tmp_path: Path) -> None:
-    sizes = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 16}
-    transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=7)
-    ).save_pretrained(tmp_path)
+@pytest.mark.parametrize("family", ["GPT2", "OPT"])
+def test_a_table_of_learned_positions_limits_the_context(tmp_path: Path, family: str) -> None:
+    sizes: dict[str, Any] = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 16}
+    if family == "OPT":
+        sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_dim": 32}
+        sizes |= {"max_position_embeddings": 16, "word_embed_proj_dim": 32, "pad_token_id": 1}
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=VOCAB, bos_token_id=0, eos_token_id=7, **sizes
+    )
+    name = {"GPT2": "GPT2LMHeadModel", "OPT": "OPTForCausalLM"}[family]
+    getattr(transformers, name)(config).save_pretrained(tmp_path)
     model = load(tmp_path, torch.float32)
     assert model.context == 16
-    assert len(answers(model, [[1] * 12], 5)[0].ids) == 5
+    assert len(answers(model, [[3] * 12], 5)[0].ids) == 5
     with pytest.raises(ContextTooLong, match="reads 16"):
-        answers(model, [[1] * 13], 5)
+        answers(model, [[3] * 13], 5)
     assert load(tmp_path, torch.float32, context=10).context == 10
     assert end_ids(tmp_path) == {7}
 

@@ -50,6 +50,8 @@ class HubModel:
             for name, module in model.named_modules()
             if isinstance(module, nn.Embedding) and name.rsplit(".", 1)[-1] in POSITION_TABLES
         ]
+        if tables:  # OPT's has two rows more than places
+            tables.append(getattr(model.config, "max_position_embeddings", None) or tables[0])
         limits = [limit for limit in (context, *tables) if limit is not None]
         self.context = min(limits) if limits else None
         self.max_batch = 1 if model.config.model_type in ONE_BY_ONE else None
