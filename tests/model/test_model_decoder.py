@@ -134,8 +134,9 @@ def test_mamba2_initialisation() -> None:
     assert torch.equal(mixer.D, torch.ones_like(mixer.D))
 
 
-def test_rwkv_initialisation() -> None:
-    model = build({"mixer": "rwkv5"}, d_model=128, n_layers=4)
+@pytest.mark.parametrize("mixer", ["rwkv5", "rwkv6"])
+def test_rwkv_initialisation(mixer: str) -> None:
+    model = build({"mixer": mixer}, d_model=128, n_layers=4)
     first, last = model.blocks[0].mixer, model.blocks[3].mixer
     assert first.w0[0] == -6
     assert first.w0[-1].item() == pytest.approx(-1)
@@ -143,9 +144,17 @@ def test_rwkv_initialisation() -> None:
     assert last.w0.mean() < first.w0.mean()  # later blocks decay more slowly
     assert not first.output.weight.any()
     assert not model.blocks[0].channel_mixer.output.weight.any()
-    assert first.mu[1, 0] == 1
+    shift = first if mixer == "rwkv5" else first.shift
+    assert shift.mu[1, 0] == 1
     assert first.u.abs().max() <= 0.1 + 1e-6
     assert last.u.max() > 0.8
+    for matrix, gain in zip(last.projections, (1.0, 0.1, 1.0, 0.1), strict=True):  # r, k, v, gate
+        torch.testing.assert_close(matrix @ matrix.T, gain**2 * torch.eye(128), atol=1e-5, rtol=0)
+    assert (first.norm.weight == 0.25**0.7).all()
+    assert (last.norm.weight == 1).all()
+    key = model.blocks[0].channel_mixer.key.weight  # [hidden, d]
+    torch.testing.assert_close(key.T @ key, torch.eye(128), atol=1e-5, rtol=0)
+    assert not model.blocks[0].channel_mixer.receptance.weight.any()
 
 
 def test_hgrn2_bounds_grow_with_depth() -> None:

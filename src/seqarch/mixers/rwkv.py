@@ -1,4 +1,11 @@
-"""What RWKV-5 and RWKV-6 share: depth-dependent initial values, the per-head norm, the channel mix."""
+"""What RWKV-5 and RWKV-6 share: depth-dependent initial values, the per-head norm, the channel mix.
+
+Initial values are those of the authors' code, github.com/BlinkDL/RWKV-LM, RWKV-v5/src/model.py at commit
+86affd7 (July 2024: models x052 and x060 of arXiv 2404.05892), compared value by value: shifts, decays, bonus,
+matrices, the norm after the read-out. Two differ: the embedding's uniform(±1e-4) belongs to an untied output
+and is left to the model; and since November 2024 (b44816c, with RWKV-7) that file gives x060's channel mix the
+shift exponent down³, where the models of the paper have `down`, as here.
+"""
 
 from typing import Any, Protocol
 
@@ -43,6 +50,17 @@ class Ramp:
         return self.up * (1 - self.closed) + 0.1 * self.zigzag
 
 
+def init_time_mix(projections: Tensor, output: nn.Linear, norm: "HeadGroupNorm", config: RwkvConfig) -> None:
+    """The matrices of a time mix, [r, k, v and perhaps gate; d, width], and the norm after the read-out."""
+    with torch.no_grad():
+        for matrix, gain in zip(projections, (1.0, 0.1, 1.0, 0.1), strict=False):
+            nn.init.orthogonal_(matrix, gain=gain)
+    nn.init.zeros_(output.weight)
+    norm.init_weights()
+    if norm.weight is not None:
+        nn.init.constant_(norm.weight, ((config.layer + 1) / config.n_layers) ** 0.7)
+
+
 class HeadGroupNorm(nn.Module):
     """GroupNorm with one group a head, [B, T, H, V] -> [B, T, H V]; eps 1e-5 times the head's width."""
 
@@ -83,6 +101,8 @@ class ChannelMix(Mixer):
 
     def init_weights(self) -> None:
         super().init_weights()
+        nn.init.orthogonal_(self.key.weight)
+        nn.init.zeros_(self.receptance.weight)
         nn.init.zeros_(self.output.weight)
         if self.mu is not None:
             with torch.no_grad():

@@ -3,9 +3,16 @@
 Layout is [B, T, H, D] outside and [B, H, N, C, D] in chunk form: N chunks of C steps, T padded to N C.
 """
 
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def accumulation_dtype(*tensors: Tensor | None) -> torch.dtype:
@@ -53,3 +60,20 @@ def shortened(x: Tensor, length: int) -> Tensor:
 def pick_chunk_size(length: int, preferred: int = 64, single_up_to: int = 128) -> int:
     """One chunk for short sequences (no loop, no carried state), else the preferred length."""
     return length if length <= single_up_to else preferred
+
+
+def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
+    """torch.compile runs `function` as it is: a reference of chunk loops whose form depends on the data.
+
+    Traced, the loops would be unrolled: minutes of compilation for products that are library calls anyway.
+    Dynamo is imported by the first call, not with this module: it takes longer than the rest of the package.
+    """
+    disabled: list[Callable[P, R]] = []
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not disabled:
+            disabled.append(torch.compiler.disable(function))
+        return disabled[0](*args, **kwargs)
+
+    return call

@@ -43,7 +43,8 @@ class Mixer(Layer):
         c, state = self.config, state or {}
         if positions is None:
             positions = token_positions(x, segment_ids, state.get("position"))
-        qkv, new_state = self.qkv(x), dict[str, Tensor]()
+        qkv = self.qkv(x)
+        new_state: State = {}
         if self.conv is not None:
             qkv, new_state["conv"] = self.conv(qkv, state.get("conv"), segment_ids)
         heads = split_heads(qkv, c.projections * c.n_heads)  # [B, T, (q, k, v) H, D]

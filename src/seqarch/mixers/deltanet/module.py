@@ -34,7 +34,8 @@ class Mixer(Layer):
         shared: dict[str, Any] | None = None,
         return_state: bool = True,
     ) -> tuple[Tensor, State | None]:
-        c, before, after = self.config, state or {}, dict[str, Tensor]()
+        c, before = self.config, state or {}
+        after: State = {}
         qkv, beta = self.projection(x).split(self.widths, dim=-1)
         if self.conv is None:
             qkv = F.silu(qkv)

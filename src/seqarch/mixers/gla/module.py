@@ -42,7 +42,8 @@ class Mixer(Layer):
         shared: dict[str, Any] | None = None,
         return_state: bool = True,
     ) -> tuple[Tensor, State | None]:
-        c, before, after = self.config, state or {}, dict[str, Tensor]()
+        c, before = self.config, state or {}
+        after: State = {}
         qkv, gate, low_rank = self.projection(x).split(self.widths, dim=-1)
         if self.conv is not None:
             qkv, after["conv"] = self.conv(qkv, before.get("conv"), segment_ids)

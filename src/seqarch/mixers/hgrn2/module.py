@@ -57,7 +57,8 @@ class Mixer(Layer):
         shared: dict[str, Any] | None = None,
         return_state: bool = True,
     ) -> tuple[Tensor, State | None]:
-        c, before, after = self.config, state or {}, dict[str, Tensor]()
+        c, before = self.config, state or {}
+        after: State = {}
         qfi = self.projection(x)
         if self.conv is not None:
             qfi, after["conv"] = self.conv(qfi, before.get("conv"), segment_ids)

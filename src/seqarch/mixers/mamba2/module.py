@@ -53,7 +53,8 @@ class Mixer(Layer):
         shared: dict[str, Any] | None = None,
         return_state: bool = True,
     ) -> tuple[Tensor, State | None]:
-        c, before, after = self.config, state or {}, dict[str, Tensor]()
+        c, before = self.config, state or {}
+        after: State = {}
         z, xBC, dt = self.projection(x).split(self.widths, dim=-1)
         if self.conv is None:
             xBC = F.silu(xBC)

@@ -59,7 +59,8 @@ class Mixer(Layer):
         shared: dict[str, Any] | None = None,
         return_state: bool = True,
     ) -> tuple[Tensor, State | None]:
-        c, before, after = self.config, state or {}, dict[str, Tensor]()
+        c, before = self.config, state or {}
+        after: State = {}
         u, *branch = self.projection(x).split(c.width, dim=-1)
         if self.conv is not None:
             u, after["conv"] = self.conv(u, before.get("conv"), segment_ids)

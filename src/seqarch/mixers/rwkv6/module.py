@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from seqarch.mixers.layer import Mixer as Layer
 from seqarch.mixers.layer import State, no_weight_decay, split_heads, turn
-from seqarch.mixers.rwkv import ChannelMix, HeadGroupNorm, Ramp
+from seqarch.mixers.rwkv import ChannelMix, HeadGroupNorm, Ramp, init_time_mix
 from seqarch.mixers.rwkv6.config import Config
 from seqarch.ops.causal_conv1d import token_shift
 from seqarch.ops.linear_attention.op import linear_attention
@@ -41,9 +41,7 @@ class Mixer(Layer):
     def init_weights(self) -> None:
         super().init_weights()
         ramp = Ramp(self.config)
-        nn.init.normal_(self.projections, std=0.02)
-        nn.init.zeros_(self.output.weight)
-        self.norm.init_weights()
+        init_time_mix(self.projections, self.output, self.norm, self.config)
         if self.shift is not None:
             self.shift.init_weights()
         if self.decay_down is not None and self.decay_up is not None:
@@ -64,7 +62,8 @@ class Mixer(Layer):
         shared: dict[str, Any] | None = None,
         return_state: bool = True,
     ) -> tuple[Tensor, State | None]:
-        c, before, after = self.config, state or {}, dict[str, Tensor]()
+        c, before = self.config, state or {}
+        after: State = {}
         inputs = x.expand(c.shifts, *x.shape)
         if self.shift is not None:
             previous, after["shift"] = token_shift(

@@ -87,7 +87,8 @@ class Mixer(Layer):
         shared: dict[str, Any] | None = None,
         return_state: bool = True,
     ) -> tuple[Tensor, State | None]:
-        c, before, after = self.config, state or {}, dict[str, Tensor]()
+        c, before = self.config, state or {}
+        after: State = {}
         inputs = dict.fromkeys(c.inputs, x)
         if self.mu is not None:
             previous, after["shift"] = token_shift(

@@ -14,7 +14,7 @@ arXiv 2406.06484. Inside a chunk, with G_i = Σ_{l<=i} g_l and D_ij = exp(G_i - 
 import torch
 from torch import Tensor
 
-from seqarch.ops.common import clamped_exp
+from seqarch.ops.common import clamped_exp, uncompiled
 from seqarch.ops.delta_rule.chunked import SolveUnitLower, WalkChunks, join_time, read_chunks, split_time
 from seqarch.ops.segments import chunk_masks, starts
 
@@ -46,6 +46,7 @@ def delta_rule_recurrent(
     return torch.stack(outputs, 1), S
 
 
+@uncompiled
 def delta_rule_chunked(
     q: Tensor,
     k: Tensor,

@@ -6,7 +6,7 @@ from torch import Tensor
 from seqarch.ops import backend as backends
 from seqarch.ops import fla_adapter
 from seqarch.ops.common import accumulation_dtype
-from seqarch.ops.diag_scan.reference import CHUNK_SIZE, DiagScan
+from seqarch.ops.diag_scan.reference import CHUNK_SIZE, diag_scan_chunked
 from seqarch.ops.segments import starts
 
 OP = "diag_scan"
@@ -54,7 +54,7 @@ def diag_scan(
     elif x.shape[1] == 1:
         h = x_ if state is None else torch.addcmul(x_, a_, state.unsqueeze(1))
     else:
-        h = DiagScan.apply(a_, x_, state, chunk_size or CHUNK_SIZE)
+        h = diag_scan_chunked(a_, x_, state, chunk_size or CHUNK_SIZE)
     final = h[:, -1].reshape(x.shape[:1] + x.shape[2:]) if return_state else None
     return h.reshape(x.shape).to(x.dtype), final
 

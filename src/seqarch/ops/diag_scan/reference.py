@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seqarch.ops.common import pad_time
+from seqarch.ops.common import pad_time, uncompiled
 
 CHUNK_SIZE = 32
 
@@ -53,6 +53,12 @@ class DiagScan(torch.autograd.Function):
             return da, d, None, None
         torch.mul(d[:, 0], initial_state, out=da[:, 0])
         return da, d, a[:, 0] * d[:, 0], None
+
+
+@uncompiled
+def diag_scan_chunked(a: Tensor, x: Tensor, initial_state: Tensor | None, chunk_size: int) -> Tensor:
+    """h [B, T, D] of the recurrence, a and x alike, initial state [B, D]."""
+    return DiagScan.apply(a, x, initial_state, chunk_size)
 
 
 def _scan(a: Tensor, x: Tensor, state: Tensor | None, chunk_size: int, reverse: bool = False) -> Tensor:

@@ -14,6 +14,7 @@ Inside a chunk, with G_i = Σ_{l<=i} g_l, E_i = G_{i-1} and the four decayed pro
 import torch
 from torch import Tensor
 
+from seqarch.ops.common import uncompiled
 from seqarch.ops.delta_rule.chunked import SolveUnitLower, WalkChunks, join_time, read_chunks, split_time
 from seqarch.ops.dplr_rule.products import Decayed, decay_all
 from seqarch.ops.segments import chunk_masks, starts
@@ -45,6 +46,7 @@ def dplr_rule_recurrent(
     return torch.stack(outputs, 1), S
 
 
+@uncompiled
 def dplr_rule_chunked(
     q: Tensor,
     k: Tensor,

@@ -17,7 +17,7 @@ as short as that takes, and below 16 steps the exact form is used, which keeps e
 import torch
 from torch import Tensor
 
-from seqarch.ops.common import clamped_exp, from_chunks, pad_time, pick_chunk_size, to_chunks
+from seqarch.ops.common import clamped_exp, from_chunks, pad_time, pick_chunk_size, to_chunks, uncompiled
 from seqarch.ops.linear_attention.factored import factored
 from seqarch.ops.linear_attention.parts import carry, masked, over_time
 from seqarch.ops.segments import ChunkMasks, chunk_masks
@@ -25,6 +25,7 @@ from seqarch.ops.segments import ChunkMasks, chunk_masks
 SHORTEST_CHUNK = 16
 
 
+@uncompiled
 def scalar_decay(
     q: Tensor,
     k: Tensor,

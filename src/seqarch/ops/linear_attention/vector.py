@@ -18,13 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqarch.ops.common import clamped_exp, from_chunks, pick_chunk_size, to_chunks
+from seqarch.ops.common import clamped_exp, from_chunks, pick_chunk_size, to_chunks, uncompiled
 from seqarch.ops.linear_attention.parts import carry, causal_product, over_time
 from seqarch.ops.segments import ChunkMasks, chunk_masks
 
 SUB_BLOCK, EXACT_BLOCK = 16, 8
 
 
+@uncompiled
 def vector_decay(
     q: Tensor,
     k: Tensor,

@@ -6,7 +6,11 @@ from torch import Tensor
 from seqarch.ops import backend as backends
 from seqarch.ops.common import accumulation_dtype
 from seqarch.ops.segments import starts
-from seqarch.ops.selective_scan.reference import CHUNK_SIZE, SelectiveScan, selective_scan_recurrent
+from seqarch.ops.selective_scan.reference import (
+    CHUNK_SIZE,
+    selective_scan_chunked,
+    selective_scan_recurrent,
+)
 
 OP = "selective_scan"
 
@@ -53,7 +57,7 @@ def selective_scan(
     elif u.shape[1] == 1 and not torch.is_grad_enabled():
         y, final = selective_scan_recurrent(u_, delta_, A_, B_, C_, initial_state=state, starts=first)
     else:
-        y, final = SelectiveScan.apply(u_, delta_, A_, B_, C_, state, first, chunk_size or CHUNK_SIZE)
+        y, final = selective_scan_chunked(u_, delta_, A_, B_, C_, state, first, chunk_size or CHUNK_SIZE)
     return y.to(u.dtype), final if return_state else None
 
 

@@ -28,6 +28,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from seqarch.ops.common import uncompiled
+
 CHUNK_SIZE = 16
 # Elements of one position of all chunks of a block: 0.25 MB in float32, what a core keeps in its cache.
 BLOCK_ELEMENTS = 1 << 16
@@ -121,6 +123,21 @@ class SelectiveScan(torch.autograd.Function):
         d_delta.addcmul_(dx, u)
         d_initial = d_state.mT.contiguous() if ctx.has_initial_state else None
         return dx.mul_(delta), d_delta, d_block.dA().t(), dB, dC, d_initial, None, None
+
+
+@uncompiled
+def selective_scan_chunked(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    initial_state: Tensor | None,
+    starts: Tensor | None,
+    chunk_size: int,
+) -> tuple[Tensor, Tensor]:
+    """y [B, T, D] and the final state [B, D, S]. Shapes as in `selective_scan`."""
+    return SelectiveScan.apply(u, delta, A, B, C, initial_state, starts, chunk_size)
 
 
 class _Blocks:
