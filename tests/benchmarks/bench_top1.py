@@ -1,35 +1,31 @@
 """Top-1 element and chunk selection on a CPU against torch's causal attention: time, growth, memory.
 
-B = 1, 4 heads of 32 channels, chunks of 128, float32, forward + backward. Beside its rows it writes
-results/bench/top1.parquet (and .csv): time and peak memory against length, for the figure `speed`.
+B = 1, 4 heads of 32 channels, chunks of 128, float32, forward + backward, two threads. Beside its rows it
+writes results/bench/top1.parquet (and .csv): time and peak memory against length, for the figure `speed`.
 """
 
-import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import peers
 import pyarrow as pa
 import torch
 import torch.nn.functional as F
 from peak_memory import PeakMemory  # beside this file
+from timing import NO_SLOWER, Call, seconds, tensors, train_step
 from torch import Tensor
 
 from seqarch.files import write_table
 from seqarch.ops.top1_chunk.op import top1_chunk
 from seqarch.ops.top1_element.op import top1_element
 
-H, D, C, THREADS = 4, 32, 128, 2
-REPEATS = 5
+H, D, THREADS = 4, 32, 2  # chunks of 128, the op's default
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
 QUADRATIC_UP_TO = 8192  # attention takes seconds beyond
+CHUNK_GROWTH, ELEMENT_GROWTH = 2.6, 4.6  # at most, per doubling; element selection is quadratic
+CHUNK_MEMORY = 4  # of attention's, at most
 TABLE = Path("results/bench/top1")
-Op = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=True)
 
 
 def chunk(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -49,6 +45,14 @@ def element_by_masks(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (F.one_hot(s.argmax(-1), s.shape[-1]).to(p) + p - p.detach()) @ v
 
 
+class Series(NamedTuple):
+    """By length: median seconds of forward + backward, peak bytes, cores that others used meanwhile."""
+
+    seconds: dict[int, float]
+    peak: dict[int, int]
+    load: dict[int, float]
+
+
 def rows() -> Iterator[dict[str, Any]]:
     before = torch.get_num_threads()
     torch.set_num_threads(THREADS)
@@ -59,67 +63,78 @@ def rows() -> Iterator[dict[str, Any]]:
 
 
 def _rows() -> Iterator[dict[str, Any]]:
-    chunk_s, chunk_bytes = _series(chunk, LENGTHS)
-    attention_s, attention_bytes = _series(attention, [T for T in LENGTHS if T <= QUADRATIC_UP_TO])
-    element_s, element_bytes = _series(element, LENGTHS[:3])
-    masks_s, _ = _series(element_by_masks, LENGTHS[:1])
-    for T, seconds in attention_s.items():
-        goal = 3.0 if T == 8192 else 0.0
-        peer = {"peer": "SDPA", "peer_seconds": seconds}
-        yield _row("top1_chunk fwd+bwd", "top1_chunk", T, chunk_s) | peer | {"goal": goal}
+    ours = _series(chunk, LENGTHS)
+    attention = _series(peers.sdpa, [T for T in LENGTHS if T <= QUADRATIC_UP_TO])
+    by_element = _series(element, LENGTHS[:3])
+    by_masks = _series(element_by_masks, LENGTHS[:1])
+    for T in attention.seconds:
+        row = _row("top1_chunk", "top1_chunk", T, ours, attention) | {"peer": "SDPA"}
+        yield row | ({"goal": 3.0} if T == 8192 else {"pass": True})  # shorter: for the record
     for T in (8192, 16384):
-        growth = chunk_s[T] / chunk_s[T // 2]
-        name = f"top1_chunk growth {growth:.2f} per doubling (at most 2.6)"
-        yield _row(name, "top1_chunk", T, chunk_s) | {"pass": growth <= 2.6}
-    factor = chunk_bytes[8192] / attention_bytes[8192]
-    name = f"top1_chunk memory {factor:.2f} of SDPA's (at most 4)"
-    yield _row(name, "top1_chunk", 8192, chunk_s) | {"pass": factor <= 4}
-    peer = {"peer": "autograd through masks", "peer_seconds": masks_s[1024]}
-    yield _row("top1_element fwd+bwd", "top1_element", 1024, element_s) | peer | {"goal": 0.95}
-    series = {
-        "top1-chunk": (chunk_s, chunk_bytes),
-        "transformer": (attention_s, attention_bytes),
-        "top1-element": (element_s, element_bytes),
-    }
+        yield _growth("top1_chunk", T, ours, CHUNK_GROWTH)
+    factor = ours.peak[8192] / attention.peak[8192]
+    name = f"top1_chunk, peak memory {factor:.2f} of SDPA's (at most {CHUNK_MEMORY})"
+    yield _row(name, "top1_chunk", 8192, ours) | {"pass": factor <= CHUNK_MEMORY}
+    factor = ours.peak[16384] / ours.peak[4096]
+    name = f"top1_chunk, peak memory {factor:.2f} times that at T4096 (at most 4.4)"
+    yield _row(name, "top1_chunk", 16384, ours) | {"pass": factor <= 4.4}
+    row = _row("top1_element", "top1_element", 1024, by_element, by_masks)
+    yield row | {"peer": "autograd through masks", "goal": NO_SLOWER}
+    yield _growth("top1_element", 4096, by_element, ELEMENT_GROWTH)
+    _write({"top1-chunk": ours, "transformer": attention, "top1-element": by_element})
+
+
+def _write(series: dict[str, Series]) -> None:
     lines = [
         {
+            "device": f"CPU, {THREADS} threads",
             "arch": arch,
             "work": "forward + backward",
             "length": T,
-            "seconds": seconds[T],
-            "peak_bytes": peak[T],
+            "seconds": each.seconds[T],
+            "peak_bytes": each.peak[T],
         }
-        for arch, (seconds, peak) in series.items()
-        for T in seconds
+        for arch, each in series.items()
+        for T in each.seconds
     ]
-    table = pa.Table.from_pylist([{"device": f"CPU, {THREADS} threads", **line} for line in lines])
-    write_table(TABLE, table, {"benchmark": "bench_top1", "torch": torch.__version__})
+    write_table(TABLE, pa.Table.from_pylist(lines), {"benchmark": "bench_top1", "torch": torch.__version__})
 
 
-def _row(name: str, ours: str, T: int, seconds: dict[int, float]) -> dict[str, Any]:
-    shape = f"B1 H{H} T{T} D{D}"
-    return {
+def _growth(name: str, T: int, series: Series, limit: float) -> dict[str, Any]:
+    growth = series.seconds[T] / series.seconds[T // 2]
+    name = f"{name}, {growth:.2f} times T{T // 2} (at most {limit})"
+    row = _row(name, name.split(",")[0], T, series)
+    return row | {"load": max(series.load[T], series.load[T // 2]), "pass": growth <= limit}
+
+
+def _row(name: str, ours: str, T: int, series: Series, peer: Series | None = None) -> dict[str, Any]:
+    row: dict[str, Any] = {
         "benchmark": name,
-        "shape": shape,
+        "shape": f"B1 T{T} H{H} D{D}",
         "threads": THREADS,
         "ours": ours,
-        "ours_seconds": seconds[T],
+        "ours_seconds": series.seconds[T],
         "goal": 0.0,
+        "load": series.load[T],
     }
+    if peer is not None:
+        row |= {"peer_seconds": peer.seconds[T], "load": max(series.load[T], peer.load[T])}
+    return row
 
 
-def _series(op: Op, lengths: Any) -> tuple[dict[int, float], dict[int, int]]:
-    """Median seconds and peak bytes of forward + backward at each length."""
-    seconds, peak = {}, {}
+def _series(op: Call, lengths: Sequence[int]) -> Series:
+    series = Series({}, {}, {})
     for T in lengths:
-        x = tuple(torch.randn(1, T, H, D, requires_grad=True) for _ in "qkv")
-        with PeakMemory() as memory:  # warms up, too
-            op(*x).sum().backward()
-        peak[T] = memory.peak
-        times = []
-        for _ in range(REPEATS):
-            begin = time.perf_counter()
-            op(*x).sum().backward()
-            times.append(time.perf_counter() - begin)
-        seconds[T] = statistics.median(times)
-    return seconds, peak
+        inputs = tensors(*[(1, T, H, D)] * 3)
+        step = train_step(op, inputs)
+        with PeakMemory() as memory:
+            step()
+        series.peak[T] = memory.peak
+        measured = seconds([step], repeats=5)
+        series.seconds[T], series.load[T] = measured.times[0], measured.load
+    return series
+
+
+if __name__ == "__main__":
+    for row in rows():
+        print(row)

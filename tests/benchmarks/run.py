@@ -6,10 +6,12 @@ A benchmark is a module with `rows() -> Iterator[dict]`. A row says what ran aga
     ours, peer                     names of the two sides; peer may be empty where a bound is the goal
     ours_seconds, peer_seconds     best or median of repeated runs, measured alternately
     goal                           least ratio (peer_seconds / ours_seconds) that passes
-    pass                           only where the goal is not a ratio (memory, say)
+    pass                           only where the goal is not a ratio (memory, say); None: no verdict, because
+                                   the peer's package is not installed
+    load                           cores that others used meanwhile (left out: measured over the whole row)
 
-Times mean nothing on a busy machine: with other processes on the cores it refuses, or with --busy marks the
-rows (`load` is the number of cores that others used just before the benchmark).
+Times mean nothing on a busy machine: with other processes on the cores it refuses to start without --busy,
+and what was measured beside others (`load`) is marked as busy.
 """
 
 import argparse
@@ -22,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import psutil
+from quiet import QUIET, Others, busy_cores  # beside this file
 
 from seqarch.files import atomic_path
 
@@ -40,7 +42,6 @@ COLUMNS = (
     "pass",
     "load",
 )
-QUIET = 0.15  # cores that others may use
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -57,33 +58,42 @@ def main(argv: list[str] | None = None) -> int:
     if load > QUIET and not args.busy:
         print(f"error: other processes use {load:.1f} cores; stop them, or pass --busy", file=sys.stderr)
         return 2
-    rows, failed = [], False
-    for name in args.only:
-        try:
-            for row in _load(name).rows():
-                rows.append(complete(row, busy_cores()))
-                _show(rows[-1])
-        except Exception as error:  # the others are worth running
-            print(f"error: {name}: {type(error).__name__}: {error}", file=sys.stderr)
-            failed = True
-    with atomic_path(args.out) as temporary, open(temporary, "w", newline="") as file:
+    rows: list[dict[str, Any]] = []
+    started, failed = time.monotonic(), False
+    try:
+        for name in args.only:
+            failed = not _run(name, rows, started) or failed
+    finally:  # what was measured before an interruption is kept
+        _write(rows, args.out)
+    unknown = sum(row["pass"] is None for row in rows)
+    missed = sum(row["pass"] is False for row in rows)
+    busy = sum(row["load"] > QUIET for row in rows)
+    print(f"{len(rows)} rows: {missed} missed, {unknown} without a peer, {busy} on a busy machine")
+    return int(failed or missed > 0)
+
+
+def _run(name: str, rows: list[dict[str, Any]], started: float) -> bool:
+    """Append a benchmark's rows as they come; False if it broke off."""
+    try:
+        benchmark = _load(name).rows()
+        while True:
+            with Others() as others:
+                row = next(benchmark, None)
+            if row is None:
+                return True
+            rows.append(complete(row, others.cores))
+            _show(rows[-1], time.monotonic() - started)
+    except Exception as error:  # the others are worth running
+        print(f"error: {name}: {type(error).__name__}: {error}", file=sys.stderr)
+        return False
+
+
+def _write(rows: list[dict[str, Any]], out: Path) -> None:
+    with atomic_path(out) as temporary, open(temporary, "w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         writer.writerows(rows)
-    print(f"wrote {args.out}")
-    return int(failed or not all(row["pass"] for row in rows))
-
-
-def busy_cores(seconds: float = 1.0) -> float:
-    """Cores that other processes are using, measured while this one sleeps."""
-    before, started = _busy_seconds(), time.monotonic()
-    time.sleep(seconds)
-    return (_busy_seconds() - before) / (time.monotonic() - started)
-
-
-def _busy_seconds() -> float:
-    times = psutil.cpu_times()
-    return times.user + times.system + getattr(times, "nice", 0.0)
+    print(f"wrote {out}")
 
 
 def _load(name: str) -> ModuleType:
@@ -107,14 +117,18 @@ def complete(row: dict[str, Any], load: float) -> dict[str, Any]:
     row = {"peer": "", "peer_seconds": None, **row}
     ratio = row["peer_seconds"] / row["ours_seconds"] if row["peer_seconds"] else None
     passed = row["pass"] if "pass" in row else ratio is not None and ratio >= row["goal"]
-    return {**row, "ratio": ratio, "pass": bool(passed), "load": round(load, 2)}
+    passed = None if passed is None else bool(passed)
+    return {"load": round(load, 2), **row, "ratio": ratio, "pass": passed}
 
 
-def _show(row: dict[str, Any]) -> None:
-    verdict = "ok  " if row["pass"] else "MISS"
+def _show(row: dict[str, Any], elapsed: float) -> None:
+    """The progress line."""
+    verdict = {None: "?   ", True: "ok  ", False: "MISS"}[row["pass"]]
     ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f} of {row['peer']}"
-    name = f"{row['benchmark']} {row['shape']}"
-    print(f"{verdict} {name}: {row['ours_seconds']:.4g} s  {ratio}  goal {row['goal']}")
+    busy = f"  BUSY: others used {row['load']} cores" if row["load"] > QUIET else ""
+    name = f"{row['benchmark']} {row['shape']} threads {row['threads']}"
+    text = f"{name}: {row['ours_seconds']:.4g}  {ratio}  goal {row['goal']:.3g}{busy}"
+    print(f"{elapsed:5.0f} s  {verdict} {text}", flush=True)
 
 
 if __name__ == "__main__":

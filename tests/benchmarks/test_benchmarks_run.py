@@ -13,12 +13,14 @@ def rows():
     yield {**row, "peer": "b", "peer_seconds": 1.0}
     yield {**row, "peer": "b", "peer_seconds": 0.9}
     yield {**row, "pass": True}
+    yield {**row, "peer": "c (not there)", "pass": None}
     yield {**row, "colour": "red"}
 """
 
 
 @pytest.fixture
 def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
     spec = importlib.util.spec_from_file_location("bench_runner", Path(__file__).with_name("run.py"))
     assert spec is not None
     assert spec.loader is not None
@@ -36,9 +38,11 @@ def test_the_summary_holds_verdicts_and_a_failing_benchmark_is_reported(
     with open(tmp_path / "out" / "summary.csv") as file:
         rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == runner.COLUMNS
-    assert [row["ratio"] for row in rows] == ["0.5", "0.45", ""]
-    assert [row["pass"] for row in rows] == ["True", "False", "True"]
-    assert "unknown columns ['colour']" in capsys.readouterr().err
+    assert [row["ratio"] for row in rows] == ["0.5", "0.45", "", ""]
+    assert [row["pass"] for row in rows] == ["True", "False", "True", ""]
+    shown = capsys.readouterr()
+    assert "4 rows: 1 missed, 1 without a peer" in shown.out
+    assert "unknown columns ['colour']" in shown.err
 
 
 def test_a_busy_machine_is_refused(

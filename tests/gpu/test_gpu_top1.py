@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqarch.ops.top1_chunk import launch as chunk_launch
+from seqarch.ops.top1_chunk import router_launch
 from seqarch.ops.top1_chunk.memory import training_bytes
 from seqarch.ops.top1_chunk.op import top1_chunk
 from seqarch.ops.top1_chunk.options import Options
@@ -137,8 +137,8 @@ def test_the_model_dtype_chooses_mostly_the_same_chunks() -> None:
     q, k, _, _ = tensors(shape, torch.bfloat16)
     first = torch.zeros(1, 16, dtype=torch.int32, device="cuda")
     means = k.unflatten(1, (16, 128)).float().mean(2)
-    low, _, _ = chunk_launch.approx_forward(q, means, None, first, 128, 0.125, None)
-    high, _, _ = chunk_launch.approx_forward(q.float(), means, None, first, 128, 0.125, None)
+    low, _, _ = router_launch.approx_forward(q, means, None, first, 128, 0.125, None)
+    high, _, _ = router_launch.approx_forward(q.float(), means, None, first, 128, 0.125, None)
     assert (low != high).float().mean() < 0.05
 
 

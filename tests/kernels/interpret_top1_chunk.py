@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqarch.ops.top1_chunk import launch, op, summary
+from seqarch.ops.top1_chunk import launch, op, summary, tiling
 from seqarch.ops.top1_chunk.functions import Parts, PyTorch
 from seqarch.ops.top1_chunk.grouped import make_tiles
 from seqarch.ops.top1_chunk.layout import make_grid
@@ -149,7 +149,7 @@ def test_nan_shows_wherever_its_chunk_was_a_candidate() -> None:
 
 def test_the_schedule_is_that_of_the_pytorch_path() -> None:
     chosen = torch.randint(-1, 6, (2, 3, 64))
-    plan, tiles = launch.schedule(chosen, 6, 16), make_tiles(chosen, 6, 16)
+    plan, tiles = tiling.schedule(chosen, 6, 16), make_tiles(chosen, 6, 16)
     rows = []
     for head in range(6):
         for chunk, start in zip(plan.tile_chunk[head].tolist(), plan.tile_start[head].tolist(), strict=True):

@@ -19,8 +19,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from seqarch.ops.top1_chunk import kernels as chunk
-from seqarch.ops.top1_chunk import launch as chunk_launch
 from seqarch.ops.top1_chunk import router_kernels as router
+from seqarch.ops.top1_chunk import tiling
 from seqarch.ops.top1_element import kernels as element
 from seqarch.ops.top1_element import launch as element_launch
 
@@ -117,7 +117,7 @@ def compile_ahead(kernel: Kernel, dtype: str, width: int, capability: int) -> No
     if kernel.function.__module__ == element.__name__:
         sizes = element_launch.block_sizes(DTYPES[dtype], width)
     else:
-        sizes = chunk_launch.block_sizes(DTYPES[dtype], width, C)
+        sizes = tiling.block_sizes(DTYPES[dtype], width, C)
     options = {name: sizes.pop(name) for name in ("num_warps", "num_stages")}
     widths = {"C": C, "K": width, "V": width, "BLOCK_K": width, "BLOCK_V": width}
     constants = {name: value for name, value in (widths | sizes).items() if name in names} | kernel.constants

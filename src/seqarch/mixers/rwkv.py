@@ -3,8 +3,8 @@
 Initial values are those of the authors' code, github.com/BlinkDL/RWKV-LM, RWKV-v5/src/model.py at commit
 86affd7 (July 2024: models x052 and x060 of arXiv 2404.05892), compared value by value: shifts, decays, bonus,
 matrices, the norm after the read-out. Two differ: the embedding's uniform(±1e-4) belongs to an untied output
-and is left to the model; and since November 2024 (b44816c, with RWKV-7) that file gives x060's channel mix the
-shift exponent down³, where the models of the paper have `down`, as here.
+and is left to the model; and since November 2024 (b44816c, with RWKV-7) that file gives x060's channel mix
+the shift exponent down³, where the models of the paper have `down`, as here.
 """
 
 from typing import Any, Protocol
