@@ -2,7 +2,7 @@
 #   make demo     the whole chain on a small corpus: results/demo
 #   make report   the demo as one HTML page
 #   make test     the tests; make torture: the long and hostile ones; make lint
-#   make bench    results/bench/summary.csv, on a quiet machine; make bench-gpu: on one with a GPU
+#   make bench    results/bench/summary.csv and speed.svg, on a quiet machine; make bench-gpu: on one with a GPU
 
 PYTHON ?= python3
 VENV ?= .venv

@@ -1,7 +1,8 @@
 """Top-1 element and chunk selection on a CPU against torch's causal attention: time, growth, memory.
 
 B = 1, 4 heads of 32 channels, chunks of 128, float32, forward + backward, two threads. Beside its rows it
-writes results/bench/top1.parquet (and .csv): time and peak memory against length, for the figure `speed`.
+writes results/bench/top1.parquet (and .csv), time and peak memory against length, and draws them:
+results/bench/speed.svg (and .png, .csv).
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from peak_memory import PeakMemory  # beside this file
 from timing import NO_SLOWER, Call, seconds, tensors, train_step
 from torch import Tensor
 
+from seqarch.cli import figure
 from seqarch.files import write_table
 from seqarch.ops.top1_chunk.op import top1_chunk
 from seqarch.ops.top1_element.op import top1_element
@@ -25,7 +27,7 @@ LENGTHS = (1024, 2048, 4096, 8192, 16384)
 QUADRATIC_UP_TO = 8192  # attention takes seconds beyond
 CHUNK_GROWTH, ELEMENT_GROWTH = 2.6, 4.6  # at most, per doubling; element selection is quadratic
 CHUNK_MEMORY = 4  # of attention's, at most
-TABLE = Path("results/bench/top1")
+TABLE, FIGURE = Path("results/bench/top1"), Path("results/bench/speed")
 
 
 def chunk(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -98,6 +100,9 @@ def _write(series: dict[str, Series]) -> None:
         for T in each.seconds
     ]
     write_table(TABLE, pa.Table.from_pylist(lines), {"benchmark": "bench_top1", "torch": torch.__version__})
+    table = f"{TABLE}.parquet"
+    if figure.main(["--spec", '{"figure": "speed"}', "--table", table, "--out", str(FIGURE)]) != 0:
+        raise RuntimeError(f"{table} could not be drawn")
 
 
 def _growth(name: str, T: int, series: Series, limit: float) -> dict[str, Any]:

@@ -23,13 +23,15 @@ class Measured(NamedTuple):
     load: float
 
 
-def seconds(calls: list[Callable[[], None]], repeats: int = REPEATS, warm_up: bool = True) -> Measured:
+def seconds(
+    calls: list[Callable[[], None]], repeats: int = REPEATS, warm_up: bool = True, attempts: int = ATTEMPTS
+) -> Measured:
     """Median time of each call; the calls take turns, so that a slow moment hits all of them. Measured again
     when other processes used the cores."""
     if warm_up:
         for call in calls:
             call()
-    for attempt in range(ATTEMPTS):
+    for attempt in range(attempts):
         taken: list[list[float]] = [[] for _ in calls]
         with Others() as others:
             for _ in range(repeats):
@@ -37,7 +39,7 @@ def seconds(calls: list[Callable[[], None]], repeats: int = REPEATS, warm_up: bo
                     start = time.perf_counter()
                     each()
                     times.append(time.perf_counter() - start)
-        if others.quiet or attempt == ATTEMPTS - 1:
+        if others.quiet or attempt == attempts - 1:
             break
         print(f"     others used {others.cores} cores meanwhile: measuring again", file=sys.stderr)
         time.sleep(PATIENCE)

@@ -5,7 +5,7 @@
 Ours beside torch's flash attention, fla's attention, fla's mixture of block attention and Mamba-2's
 recurrence (fla). Forward, and forward + backward, bfloat16, B = 1, H = 12, D = 64 (the 110M scale). Runs
 unattended in some minutes and writes each row as it comes: results/bench/gpu/top1.csv (at the end .parquet,
-for the figure `speed`), and what it ran on beside it in .json.
+and speed.svg, its picture), and what it ran on beside it in .json.
 """
 
 import argparse
@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from seqarch.cli import figure
 from seqarch.files import write_json, write_parquet
 from seqarch.ops.top1_chunk.op import top1_chunk
 from seqarch.ops.top1_chunk.options import Options
@@ -153,7 +154,10 @@ def main(argv: list[str] | None = None) -> int:
     table = pd.read_csv(args.out)
     write_parquet(args.out.with_suffix(".parquet"), pa.Table.from_pandas(table, preserve_index=False), about)
     print(f"wrote {args.out}")
-    return 0
+    if args.out.stem != "top1":  # the name by which the figure knows its table
+        return 0
+    drawn = ["--table", str(args.out.with_suffix(".parquet")), "--out", str(args.out.with_name("speed"))]
+    return figure.main(["--spec", '{"figure": "speed"}', *drawn])
 
 
 def correct() -> bool:

@@ -49,4 +49,4 @@ def test_no_seed_and_no_learning_rate_diverges(make_job: Callable[..., Job], mix
 
 
 def _losses(run: Path) -> list[float]:
-    return pq.read_table(run / "metrics.parquet")["train_loss"].to_pylist()
+    return pq.read_table(run / "metrics.parquet")["loss"].to_pylist()

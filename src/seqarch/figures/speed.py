@@ -1,8 +1,9 @@
 """Time and peak memory of one layer's operation against sequence length, from a benchmark's table.
 
-    python -m seqarch.cli.figure --spec '{"figure": "speed"}' --table results/bench/top1.parquet --out …
+`make bench` and `make bench-gpu` draw it from what they measured: results/bench/speed.svg, results/bench/gpu/
+speed.svg. By hand:
 
-after `make bench`; `make bench-gpu` leaves the same table in results/bench/gpu.
+    python -m seqarch.cli.figure --spec '{"figure": "speed"}' --table results/bench/top1.parquet --out …
 """
 
 from collections.abc import Mapping
