@@ -60,12 +60,22 @@ def _panel(axes: Axes, rows: pd.DataFrame, names: list[str], quantity: str, look
     first = rows.sort_values(["length", quantity]).iloc[0]
     lengths = np.array([first["length"], rows["length"].max()], dtype=float)
     low, high = axes.get_ylim()
-    for power, text in ((1, "∝ T"), (2, "∝ T²")):
+    for power, text, side in ((1, "∝ T", "top"), (2, "∝ T²", "bottom")):  # outside of both guides
         guide = first[quantity] * (lengths / lengths[0]) ** power
         axes.plot(lengths, guide, color=QUIET, linewidth=0.7, linestyle=":", zorder=0)
         end = min(guide[1], high)
         place = lengths[0] * (end / first[quantity]) ** (1 / power)
-        axes.annotate(text, (place, end), color=QUIET, fontsize=7, ha="right", va="bottom")
+        offset = (0, -5 if side == "top" else 0)
+        axes.annotate(
+            text,
+            (place, end),
+            xytext=offset,
+            textcoords="offset points",
+            color=QUIET,
+            fontsize=7,
+            ha="right",
+            va=side,
+        )
     axes.set_ylim(low, high * 1.3)
     axes.xaxis.set_major_locator(LogLocator(base=2))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
