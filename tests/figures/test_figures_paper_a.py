@@ -165,3 +165,14 @@ def test_names_with_decimals_are_in_order_and_seeds_are_counted():
         "n = 2 to 3 seeds",
         "",
     ]
+
+
+@pytest.mark.parametrize("name", ["stateful", "minor_factors"])
+def test_no_words_are_cut_off(name, table, draw):
+    figure = draw(name, frame_of(name, table[table["arch"].isin(["gla", "gla-no-decay"])]))
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        for text in axes.texts:
+            box = text.get_window_extent()
+            assert box.x0 >= 0
+            assert box.x1 <= figure.bbox.x1

@@ -55,7 +55,8 @@ def draw(frame: pd.DataFrame, look: Look) -> Figure:
     places, height = _places(frame)
     top, bottom = 0.85, 0.6
     tall = height + top + bottom
-    longest = max(len(_label(frame, *pair)) for pair in frame[["arch", "ref"]].itertuples(index=False))
+    names = [_label(frame, *pair) for pair in frame[["arch", "ref"]].itertuples(index=False)]
+    longest = max(*map(len, names), *(1.15 * len(group) for group in frame["group"]))  # groups are bold
     left, panel, numbers = 0.35 + 0.062 * longest, 2.3, 1.45
     wide = left + len(settings) * (panel + numbers)
     figure = plt.figure(figsize=(wide, tall))
