@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from scipy import stats
 
 from seqarch.analysis.claims import Finding, evaluate, judge
 from seqarch.analysis.claims_binding import bind, selects, words
@@ -326,6 +327,24 @@ def test_what_is_not_there_is_supported_no_more_often_than_promised(effect, kind
         judge(one, findings, StatisticsSpec(), 0.02)
         found += any(each.verdict == "supported" for each in findings)
     assert 1 <= found <= 24  # 15 at most are expected (Holm); 24 adds 2.4 standard deviations
+
+
+@pytest.mark.parametrize(("n_seeds", "sd"), [(3, 0.008), (5, 0.02)])
+def test_a_difference_of_the_margins_size_is_found_as_often_as_the_formula_predicts(n_seeds, sd):
+    """600 runs of one pair with a true difference of the margin, against the noncentral t's power."""
+    one, margin = parse(Claim, claim()), 0.02
+    generator = np.random.default_rng(1)
+    found = 0
+    for _ in range(600):
+        values = dict(enumerate(margin + generator.normal(0, sd, n_seeds)))
+        finding = Finding("new", "ref", Evidence(values))
+        judge(one, [finding], StatisticsSpec(), margin)
+        found += "different" in finding.result
+    df = n_seeds - 1
+    noncentrality, limit = margin / sd * math.sqrt(n_seeds), stats.t.ppf(0.975, df)
+    power = stats.nct.sf(limit, df, noncentrality) + stats.nct.cdf(-limit, df, noncentrality)
+    assert 0.3 < power < 0.95
+    assert found / 600 == pytest.approx(power, abs=3 * math.sqrt(power * (1 - power) / 600))
 
 
 # --- what is missing ----------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def _statement(claim: pd.Series) -> list[str]:
     """Lines: the claim; and, where it was tested, where it is from and what it says of the effect."""
     if claim["verdict"] == "not run":
         return textwrap.wrap(claim["text"], SHORT)
-    where = _text(claim["setting"])
+    where = "" if claim["unit"] == "score" else _text(claim["setting"])  # scores: with the pair's name
     if claim["kind"] == "interaction":
         where = f"{where} against {claim['against']}"
     claimed = {"+": "more than 0", "-": "less than 0", "any": "not 0"}.get(_text(claim["sign"]))
@@ -145,7 +145,7 @@ def _statement(claim: pd.Series) -> list[str]:
 
 def _numbers(claim: pd.Series) -> str:
     """The claim's numbers as its row has them."""
-    pair = " − ".join(filter(None, [_text(claim["arch"]), _text(claim["ref"])]))
+    pair = " − ".join(filter(None, [_text(claim["arch"]), _text(claim["ref"])])) + _whose(claim)
     if not np.isfinite(_number(claim["effect"])):
         return f"{pair}: {textwrap.shorten(_text(claim['note']), 60, placeholder=' …')}"
     unit = {"nats per token": "nats"}.get(claim["unit"], claim["unit"])
@@ -175,8 +175,7 @@ def _effects(axes: Axes, pairs: pd.DataFrame, middle: float) -> None:
             axes.plot([low, high], [place, place], color=MARKS[pair["verdict"]][0], linewidth=1.2, zorder=2)
         _mark(axes, pair["verdict"], (effect, place), axes.transData, 4.5)
         words = _text(pair["arch"]) + ("" if np.isfinite(low) else f", n = {pair['n_seeds']:.0f}")
-        if pair["unit"] == "score" and _text(pair["setting"]):
-            words += f" ({pair['setting']})"  # whose scores
+        words += _whose(pair)
         _name(axes, words, place, effect, *(effect if np.isnan(each) else each for each in (low, high)))
 
 
@@ -229,6 +228,12 @@ def _legend(figure: Figure, frame: pd.DataFrame) -> None:
     handles.append(Line2D([], [], color=QUIET, linewidth=1.2, label=level))
     handles.append(Patch(facecolor=BAND, edgecolor="#c9d0da", linewidth=0.5, label="within the margin"))
     figure.legend(handles=handles, loc="upper center", ncols=len(handles), columnspacing=1.4)
+
+
+def _whose(pair: pd.Series) -> str:
+    """Which runs or models scores are of; losses name their setting with the claim."""
+    setting = _text(pair["setting"])
+    return f" ({setting})" if pair["unit"] == "score" and setting else ""
 
 
 def _text(value: Any) -> str:
