@@ -205,10 +205,10 @@ def test_published_models_are_judged_over_samples(step, tmp_path):
 
 
 def test_the_interval_over_samples_covers():
-    """1000 simulated models whose true drop is 0.5, three tasks of 100 samples a side."""
+    """300 simulated models whose true drop is 0.5, three tasks of 100 samples a side."""
     generator = np.random.default_rng(0)
     covered = []
-    for _ in range(1000):
+    for _ in range(300):
         rows = [
             {"arch": "m", "setting": None, "seed": None, "task": f"t{i}", "length": length, "n": 100}
             | {"train_length": 128, "score": generator.binomial(100, p) / 100}
@@ -218,7 +218,7 @@ def test_the_interval_over_samples_covers():
         evidence = Scores(pd.DataFrame(rows)).contrast("beyond_training_length", "m", None, "published", ())
         low, high = evidence.estimate(0.95).interval(0.95)
         covered.append(low < -0.5 < high)
-    assert 0.93 <= np.mean(covered) <= 0.975
+    assert 0.92 <= np.mean(covered) <= 0.985
 
 
 # --- what is missing ----------------------------------------------------------------------------------
