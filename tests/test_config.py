@@ -71,6 +71,25 @@ WRONG = [
     ),
     ("evaluation/loss/checkpoints", ["mid"], "has no 'mid' checkpoints; with 'wsd' it has annealed, stable"),
     ("statistics/phases", ["stable"], "statistics.phases: 'stable' checkpoints are not scored"),
+    (
+        "evaluation/recall/architectures",
+        ["glaa"],
+        "evaluation.recall.architectures: unknown architecture 'glaa'",
+    ),
+    (
+        "evaluation/recall/entries",
+        {"gla": {"mixer": "gla"}},
+        "recall.entries.gla: the experiment has an arch",
+    ),
+    ("evaluation/recall/entries", {"x": {"mixer": "glaa"}}, "no mixer 'glaa': did you mean 'gla'?"),
+    ("evaluation/recall/tasks/pairs/kind", "mqarr", "'mqar', 'needle_lines'"),
+    ("evaluation/recall/tasks/pairs/pair", [2], "unknown key 'pair': did you mean 'pairs'?"),
+    ("evaluation/recall/sweep_seeds", [7], "sweep_seeds [7] are not among seeds [0, 1]"),
+    (
+        "architectures/gla",
+        {"mixer": "attention", "position": "learned"},
+        "gla has 32 learned positions, and the",
+    ),
     ("corpus/domains/scriptures", "out", "unknown domain 'scriptures': did you mean 'scripture'?"),
     (
         "evaluation/ruler",

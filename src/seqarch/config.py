@@ -199,14 +199,16 @@ def _recall_problems(experiment: Experiment) -> Iterable[str]:
     known = {**experiment.architectures, **recall.entries}
     unknown = [*_unknown(recall.architectures or (), known, f"{where}.architectures", "architecture")]
     yield from unknown
-    for learner in () if unknown else experiment.learners:
+    learners = {} if unknown else experiment.learners
+    for learner in dict.fromkeys([*learners, *recall.entries]):
         for task, options in recall.tasks.items():
             try:
                 configs = layer_configs(experiment.learner_model(learner, task))[1]
             except ConfigError as error:
                 yield f"{where}: {error}"
                 break
-            if options.longest > options.train_length and any(each.learned_positions for each in configs):
+            learned = learner in learners and any(each.learned_positions for each in configs)
+            if learned and options.longest > options.train_length:
                 yield (
                     f"{where}: {learner} has {options.train_length} learned positions, and the test of "
                     f"{task} {options.longest} tokens: leave {learner} out of {where}.architectures, or the "
