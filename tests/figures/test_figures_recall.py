@@ -90,7 +90,9 @@ def test_recall_shows_every_mean_and_seed_with_its_interval(tables, draw):
         }
         for (arch, pairs), cell in part.groupby(["arch", "n_pairs"]):
             colour = to_hex(LOOK[arch].colour)
-            assert (colour, pairs, round(cell["score"].mean(), 9)) in drawn
+            fine = cell if arch == "gla" else cell[cell["signal"] == "ok"]
+            assert len(fine) == (2 if arch == "mamba2" else 3)
+            assert (colour, pairs, round(fine["score"].mean(), 9)) in drawn
             assert all((colour, pairs, round(score, 9)) in drawn for score in cell["score"])
     cell = rows.query("arch == 'retnet' and length == 64 and n_pairs == 16")["score"]
     mean = frame.query("level == 'mean' and arch == 'retnet' and length == 64 and n_pairs == 16").iloc[0]
@@ -105,7 +107,13 @@ def test_a_guess_is_marked_and_points_without_signal_are_hollow(tables, draw):
     near = panels(figure)[0]
     assert any(line.get_linestyle() == ":" and line.get_ydata()[0] == 1 / 32 for line in near.get_lines())
     hollow = {to_hex(line.get_color()) for line in near.get_lines() if line.get_markerfacecolor() == "white"}
-    assert hollow == {to_hex(LOOK["gla"].colour)}, "of mamba2 most seeds have signal"
+    assert hollow == {to_hex(LOOK[name].colour) for name in ("gla", "mamba2")}
+    large = {
+        to_hex(line.get_color())
+        for line in near.get_lines()
+        if line.get_markerfacecolor() == "white" and line.get_markersize() > 3 and len(line.get_xdata())
+    }
+    assert large == {to_hex(LOOK["gla"].colour)}, "of mamba2 two seeds have signal: their mean has"
 
 
 def test_the_state_of_attention_grows_and_a_fixed_one_does_not(tables, draw):

@@ -29,7 +29,8 @@ CONFIDENCE = 0.95
 
 def plotted(tables: Mapping[str, pd.DataFrame], job: FigureJob) -> pd.DataFrame:
     """Rows of level seed and mean; on each side of the training length, of the longest sequences that hold
-    that many pairs. `lo` and `hi`: the t-interval over seeds, empty with one."""
+    that many pairs. Means are over the seeds whose controls leave signal; where none do, over all of them.
+    `lo` and `hi`: the t-interval over these seeds, empty with one."""
     rows = tables["recall"]
     rows = rows[rows["kind"].isin(WHAT)]
     if rows.empty:
@@ -41,13 +42,19 @@ def plotted(tables: Mapping[str, pd.DataFrame], job: FigureJob) -> pd.DataFrame:
         name: (name, "first")
         for name in ("chance", "train_length", "learning_rate", "position", "state_bytes", "n_params")
     }
-    means = seeds.groupby(CELL, as_index=False).agg(
-        score=("score", "mean"),
-        sd=("score", "std"),
-        n_seeds=("seed", "nunique"),
-        n=("n", "sum"),
-        signal=("signal", _joint),
-        **same,
+    fine = seeds["signal"].isna() | (seeds["signal"] == "ok")
+    some = fine.groupby([seeds[name] for name in CELL]).transform("any")
+    means = (
+        seeds[fine | ~some]
+        .groupby(CELL, as_index=False)
+        .agg(
+            score=("score", "mean"),
+            sd=("score", "std"),
+            n_seeds=("seed", "nunique"),
+            n=("n", "sum"),
+            signal=("signal", "first"),
+            **same,
+        )
     )
     half = stdtrit(means["n_seeds"] - 1, 0.5 + CONFIDENCE / 2) * means["sd"] / np.sqrt(means["n_seeds"])
     means = means.assign(
@@ -55,14 +62,6 @@ def plotted(tables: Mapping[str, pd.DataFrame], job: FigureJob) -> pd.DataFrame:
     )
     frame = pd.concat([seeds, means], ignore_index=True).reindex(columns=COLUMNS)
     return frame.sort_values(["level", *CELL, "seed"]).reset_index(drop=True)
-
-
-def _joint(signals: pd.Series) -> str | None:
-    """What the seeds' controls say together: ok where most of them have signal."""
-    known = signals.dropna()
-    if known.empty:
-        return None
-    return "ok" if (known == "ok").mean() > 0.5 else str(known[known != "ok"].mode()[0])
 
 
 def draw(frame: pd.DataFrame, look: Look) -> Figure:
@@ -104,14 +103,20 @@ def _by_pairs(axes: Axes, rows: pd.DataFrame, names: list[str], look: Look) -> N
             means["n_pairs"], means["lo"], means["hi"], color=look[name].colour, alpha=0.13, linewidth=0
         )
         if len(seeds) > len(means):
-            axes.plot(
-                seeds["n_pairs"],
-                seeds["score"],
-                **look[name].points(markersize=2, alpha=0.45, markeredgewidth=0),
-            )
+            _seeds(axes, seeds, name, look)
         _means(axes, means["n_pairs"], means, name, look)
     _chance(axes, rows)
     _ticks(axes, sorted(rows["n_pairs"].unique()))
+
+
+def _seeds(axes: Axes, seeds: pd.DataFrame, name: str, look: Look) -> None:
+    """Small points, hollow without signal."""
+    hollow = seeds["signal"].fillna("ok") != "ok"
+    for chosen, face in ((~hollow, look[name].colour), (hollow, "white")):
+        if chosen.any():
+            style = look[name].points(markersize=2, alpha=0.45, markeredgewidth=0.5)
+            rows = seeds[chosen]
+            axes.plot(rows["n_pairs"], rows["score"], **style, markerfacecolor=face)
 
 
 def _means(axes: Axes, x: pd.Series, means: pd.DataFrame, name: str, look: Look) -> None:
