@@ -32,7 +32,7 @@ RULES = (
         "predict_pretrained",
     ),
     *("run_scores", "pretrained_scores", "ruler_table", "needle_table"),
-    *("figure_ruler", "figure_published", "figure_needle_formats"),
+    *("figure_ruler", "figure_published", "figure_needle_formats", "figure_needle_text"),
 )
 LOADED = {"predict_pretrained": MIXERS}  # mixers that a command loads by name
 
@@ -72,7 +72,8 @@ class LongContext:
         suites = {each["suite"] for rule in ("predict", "predict_pretrained") for each in jobs[rule]}
         jobs["ruler_table"] = [{}] if suites - {NEEDLE} else []
         jobs["needle_table"] = [{}] if NEEDLE in suites else []
-        jobs["figure_ruler"], jobs["figure_needle_formats"] = jobs["ruler_table"], jobs["needle_table"]
+        jobs["figure_ruler"] = jobs["ruler_table"]
+        jobs["figure_needle_formats"] = jobs["figure_needle_text"] = jobs["needle_table"]
         jobs["figure_published"] = jobs["ruler_table"] if self._is_printed() else []
         return jobs
 

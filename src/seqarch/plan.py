@@ -74,7 +74,7 @@ def _long_context_rules() -> dict[str, Rule]:
         "needle_table": Rule((), ("{root}/tables/needle.parquet",)),
         **{
             f"figure_{figure}": Rule((), (f"{{root}}/figures/{figure}.json",), "figure")
-            for figure in ("ruler", "published", "needle_formats")
+            for figure in ("ruler", "published", "needle_formats", "needle_text")
         },
     }
 
@@ -300,7 +300,10 @@ class Plan:
 
     def paper_b(self) -> list[str]:
         """What the long-context evaluation ends in; nothing without its sections."""
-        rules = ("ruler_table", "needle_table", "figure_ruler", "figure_published", "figure_needle_formats")
+        rules = (
+            *("ruler_table", "figure_ruler", "figure_published"),
+            *("needle_table", "figure_needle_formats", "figure_needle_text"),
+        )
         return [path for rule in rules for path in self.paths(rule)]
 
     def score_tables(self) -> list[str]:

@@ -21,7 +21,7 @@ MIXERS = {"mamba2-2.7b": ("mamba2",), "mamba2attn-2.7b": ("attention", "mamba2")
 LOOK = styles(MIXERS)
 LENGTHS = (1024, 2048, 4096)
 FORMATS = ("Essay-Word-Num", "Essay-Word-UUID", "Repeat-Word-Num")
-NAMES = ("ruler", "published", "needle_formats")
+NAMES = ("ruler", "published", "needle_formats", "needle_text")
 
 
 def score_row(task: str, length: int, k: int, n: int, **who: Any) -> dict[str, Any]:
@@ -64,6 +64,7 @@ def tables() -> dict[str, pd.DataFrame]:
                     bad = arch == "mamba2attn-2.7b" and length == 4096
                     row = score_row("needle", length, int(rng.integers(0, 201)), 200, arch=arch)
                     row |= {"format": form, "depth": depth, "signal": "no signal" if bad else "ok"}
+                    row |= {"adjacent": 0.5 if bad else 0.95, "no_needle": 0.0, "run_id": None}
                     needles.append(row | {"published": 0.5 if length == 2048 else np.nan})
     return {"ruler": pd.DataFrame(rows), "needle": pd.DataFrame(needles)}
 
@@ -166,6 +167,26 @@ def test_cells_without_signal_are_hollow_and_published_ones_crossed(tables: Any,
     assert sum(len(line.get_xdata()) for line in crosses) == 2 * 3 * 3
     assert [text.get_text() for text in grid[2, 0].get_xticklabels()] == ["0", "50", "100"]
     assert grid[0, 0].get_ylim() == (-4, 104)
+
+
+def test_text_needles_are_drawn_as_needle_lines_are(tables: Any, draw: Any) -> None:
+    """Means over formats are no panel; a cell without signal has no score; the controls stand below."""
+    frame = plotted("needle_text", tables)
+    assert set(frame["task"]) == set(FORMATS)
+    assert set(frame["row"]) == {"depth", "adjacent", "no_needle"}
+    cells = frame[frame["row"] == "depth"]
+    missing = cells[cells["score"].isna()]
+    assert set(zip(missing["arch"], missing["length"], strict=True)) == {("mamba2attn-2.7b", 4096)}
+    needle = tables["needle"]
+    one = needle[
+        (needle["arch"] == "mamba2-2.7b") & (needle["format"] == FORMATS[0]) & (needle["length"] == 1024)
+    ]
+    mine = cells[(cells["arch"] == "mamba2-2.7b") & (cells["task"] == FORMATS[0]) & (cells["length"] == 1024)]
+    assert mine.sort_values("depth")["score"].tolist() == one.sort_values("depth")["score"].tolist()
+    figure = draw("needle_text", frame)
+    assert len([axes for axes in figure.axes if axes.get_subplotspec() is not None]) == 2 * 3
+    images = [image for axes in figure.axes for image in axes.images]
+    assert all(image.get_clim() == (0, 1) for image in images)
 
 
 def test_hybrids_have_colours_of_their_own() -> None:

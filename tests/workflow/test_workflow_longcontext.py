@@ -93,7 +93,7 @@ def test_samples_answers_scores_and_tables(project: Any, tmp_path: Path) -> None
     assert set(needle.loc[needle["arch"] == "gla", "setting"]) == {"limited"}
     assert (ruler["comparable"] == "RULER-style").all()
     figures = project.results / "tiny/figures"
-    for figure in ("ruler", "published", "needle_formats"):
+    for figure in ("ruler", "published", "needle_formats", "needle_text"):
         assert (figures / f"{figure}.svg").stat().st_size > 5000
     assert pd.read_csv(figures / "published.csv")["arch"].unique().tolist() == ["theirs"]
     for table in ("ruler", "needle"):

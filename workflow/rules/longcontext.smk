@@ -312,3 +312,26 @@ use rule figure_corpus as figure_needle_formats with:
         stem=plan.stem,
     message:
         "Draw the needle's formats"
+
+
+use rule figure_corpus as figure_needle_text with:
+    input:
+        tables=plan.path("needle_table"),
+    output:
+        record=plan.path("figure_needle_text"),
+        csv=f"{plan.root}/figures/needle_text.csv",
+        images=report(
+            plan.images("needle_text"),
+            category="Long context",
+            labels={"figure": "needle in text by depth and length"},
+            caption="../report/needle_text.rst",
+        ),
+    log:
+        f"{plan.root}/logs/figures/needle_text.log",
+    params:
+        spec=plan.spec("figure_needle_text"),
+        code=plan.code("figure_needle_text"),
+        expects=plan.expects,
+        stem=plan.stem,
+    message:
+        "Draw the needle by depth and length"
