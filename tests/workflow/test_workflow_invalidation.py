@@ -13,8 +13,9 @@ pytestmark = pytest.mark.slow
 ARCHITECTURES = ("transformer", "retnet", "gla")
 SETTINGS = ("limited", "mixed")
 LOSS_FIGURES = {"figure_ood_vs_id", "figure_loss_by_position", "figure_equal_loss", "figure_claims"}
-LOSS_TABLES = {"losses_table", "positions_table", "equal_loss", "claims"}
-COMPARED = {"equal_loss", "figure_equal_loss", "figure_ood_vs_id", "claims", "figure_claims"}
+LOSS_TABLES = {"losses_table", "positions_table", "equal_loss", "equal_loss_sensitivity", "claims"}
+COMPARED = {"equal_loss", "equal_loss_sensitivity", "figure_equal_loss", "figure_ood_vs_id"}
+COMPARED |= {"claims", "figure_claims"}
 AFTER_LOSS = LOSS_TABLES | LOSS_FIGURES
 AFTER_TRAINING = {"training_table", "figure_training"}
 RECALL_FIGURES = {"figure_recall", "figure_needle_heatmap"}
@@ -80,6 +81,7 @@ CODE = {
         append("EDITED = 1"),
         COMPARED,
     ),
+    "the other methods": ("analysis/sensitivity.py", append("EDITED = 1"), {"equal_loss_sensitivity"}),
     "the figures' style": ("figures/style.py", append("EDITED = 1"), FIGURES),
     "one figure": ("figures/ood_vs_id.py", append("EDITED = 1"), {"figure_ood_vs_id"}),
     "the workflow": ("workflow.py", append("EDITED = 1"), set()),
