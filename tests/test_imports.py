@@ -27,7 +27,7 @@ BELOW["recall"] = {*BELOW["config"], "config"}
 BELOW["slices"] = {*BELOW["recall"], "recall"}
 BELOW["plan"] = {*BELOW["slices"], "slices", "long_context"}
 BELOW["estimate"] = BELOW["adopt"] = {*BELOW["plan"], "plan"}
-ABOVE_PLANNING = {"seqarch.cli.adopt", "seqarch.cli.estimate"}  # about whole experiments
+ABOVE_PLANNING = {"seqarch.cli.adopt", "seqarch.cli.clean", "seqarch.cli.estimate"}  # about whole experiments
 BELOW["workflow"] = {"plan", "config"}
 
 

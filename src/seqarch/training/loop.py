@@ -92,6 +92,7 @@ def train(job: Job, world: World | None = None) -> None:
         stop_on_signal(job.ends, patient=world.size > 1) as stop,
         _opened(WorkDirectory(job.work, fingerprint(job.record)), world) as work,
     ):
+        world.on_first(partial(work.describe, job.record))
         trainer = Trainer(job, world, work, stop)
         trainer.resume()
         try:

@@ -2,6 +2,7 @@
 
 The fingerprint covers the spec, the code and the inputs, so that a stale state is never resumed. Inside:
 
+    job.json                            whose state it is
     lock                                one writer: a job can outlive the snakemake that started it
     state-<ordinal>-<digest>.safetensors  the two newest states, and those that a decay branch will return to
     run/                                the outputs so far; they move to the run directory together at the end
@@ -34,6 +35,8 @@ from seqarch.training.errors import NoProgress, WorkDirectoryError
 
 log = logging.getLogger(__name__)
 
+ABOUT = "job.json"
+
 
 @dataclass(frozen=True)
 class State:
@@ -45,13 +48,15 @@ class State:
 
 
 def fingerprint(record: Mapping[str, Any]) -> str:
-    """The name of a run's working directory, from its provenance: what was asked for, of which inputs.
+    """The name of a run's working directory, from its provenance: what was asked for, of which inputs."""
+    wanted = asked(record["spec"], record["code"])
+    return sha256_text(canonical_json({"recipe": wanted, "inputs": record["inputs"]}))[:32]
 
-    How it is launched is left out: a run goes on with another number of processes.
-    """
-    train = {key: value for key, value in record["spec"]["train"].items() if key != "launcher"}
-    asked = recipe("train", {**record["spec"], "train": train}, record["code"])
-    return sha256_text(canonical_json({"recipe": asked, "inputs": record["inputs"]}))[:32]
+
+def asked(spec: Mapping[str, Any], code: str) -> str:
+    """The recipe of a run without how it is launched: it goes on with another number of processes."""
+    train = {key: value for key, value in spec["train"].items() if key != "launcher"}
+    return recipe("train", {**spec, "train": train}, code)
 
 
 class WorkDirectory:
@@ -111,6 +116,17 @@ class WorkDirectory:
         """Delete what a killed process was writing."""
         for file in (*self.path.glob(".*.tmp*"), *self.path.glob("draft*"), *self.outputs.rglob(".*.tmp*")):
             file.unlink()
+
+    def describe(self, record: Mapping[str, Any]) -> None:
+        """Leave word of whose state this is, for `seqarch.cli.clean`."""
+        about = {
+            "step": record["step"],
+            "code": record["code"],
+            "asked": asked(record["spec"], record["code"]),
+        }
+        names = {key: record["spec"].get(key) for key in ("setting", "architecture", "seed")}
+        with self.writing():
+            write_json(self.path / ABOUT, {**about, **names})
 
     # --- states -------------------------------------------------------------------------------------------
 
