@@ -1,7 +1,7 @@
 """One Slurm for all tests here, and on it the smoke configuration from raw text to figures.
 
-The texts are this repository's own, so that nothing is downloaded, with one seed and one setting: what a
-cluster adds is in the number of rules, not of their jobs. What the tests change is a copy of that.
+The texts are this repository's own, so that nothing is downloaded, with one seed, one setting and the
+evaluation of losses only: what a cluster adds is in no further job. What the tests change is a copy of that.
 """
 
 import importlib.util
@@ -132,6 +132,7 @@ def smoke() -> dict[str, Any]:
     config = yaml.safe_load((ROOT / "config" / "smoke.yaml").read_text())
     config["corpus"] |= {"domains": {"words": "in", "code": "out"}, "n_shards": 1}
     config["train"] |= {"settings": {"limited": "in"}, "seeds": [0]}
+    config["evaluation"] = {"loss": config["evaluation"]["loss"]}
     return config
 
 
