@@ -74,5 +74,5 @@ def digests(folder: Path) -> dict[str, str]:
     return {
         str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
         for file in folder.rglob("*")
-        if file.is_file() and file.name not in ("run.json", "timing.parquet")
+        if file.is_file() and file.name not in ("run.json", "timing.parquet") and file.name[0] != "."
     }
