@@ -17,7 +17,7 @@ from seqarch.estimate import Machine, by_architecture, disk, jobs, memory_bytes,
 from seqarch.model import Decoder
 from seqarch.plan import Plan
 from seqarch.schema import parse
-from seqarch.training.spec import TrainSpec
+from seqarch.training.spec import Submitit, TrainSpec
 
 CONFIG = Path(__file__).parents[1] / "config"
 MACHINE = Machine(peak=1e15, mfu=0.5)
@@ -63,10 +63,12 @@ def test_weights_gradients_and_moments_of_1_3b_are_what_torch_would_hold() -> No
         held += sum(moment.nbytes for name, moment in state.items() if name.startswith("exp_avg"))
     small = train_spec(sequence_length=2048, batch_tokens=2048, budgets=[2**24], micro_batch_tokens=2048)
     activations = 2048 * 2048 * 34 * 24 + 10 * 2048 * 32_000
-    assert memory_bytes(model, small, 1, recompute=False) == held + activations
-    assert held / 8 + activations == memory_bytes(model, small, 8, recompute=False)
+    assert memory_bytes(model, small, recompute=False) == held + activations
+    shared = {"kind": "submitit", "processes": 8, "sharded": True}
+    eight = small.model_copy(update={"batch_tokens": 8 * 2048, "launcher": parse(Submitit, shared)})
+    assert memory_bytes(model, eight, recompute=False) == held / 8 + activations
     assert 20e9 < held < 22e9
-    recomputed = memory_bytes(model, small, 1, recompute=True)
+    recomputed = memory_bytes(model, small, recompute=True)
     assert recomputed == held + 2048 * 2048 * (2 * 24 + 34) + 10 * 2048 * 32_000
 
 
@@ -91,7 +93,7 @@ def test_the_command_prints_tables_and_refuses_nonsense(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = str(CONFIG / "slimpajama_1b.yaml")
-    assert cli.main(["--configfile", file, "--shards", "8"]) == 0
+    assert cli.main(["--configfile", file]) == 0
     assert "accelerator-hours" in capsys.readouterr().out
     assert cli.main(["--configfile", file, "--format", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
@@ -100,6 +102,6 @@ def test_the_command_prints_tables_and_refuses_nonsense(
     assert json.loads(capsys.readouterr().out).keys() == {"architectures", "disk", "jobs"}
     assert cli.main(["--configfile", str(tmp_path / "none.yaml")]) == 2
     assert "cannot be read" in capsys.readouterr().err
-    for wrong in (["--mfu", "1.5"], ["--peak-tflops", "0"], ["--shards", "0"]):
+    for wrong in (["--mfu", "1.5"], ["--peak-tflops", "0"]):
         with pytest.raises(SystemExit):
             cli.main(["--configfile", file, *wrong])

@@ -11,7 +11,7 @@ Memory of one accelerator, bytes, for n parameters, micro-batches of m tokens, d
                                        the T x T matrices, which no op here stores)
     + 10 m V                           logits in bfloat16, in float32, and their gradient
 
-Recurrent mixers keep up to twice the second term for their gates; the estimate says "about" for a reason.
+shards: the processes of a sharded run (FSDP2), else 1. Recurrent mixers keep up to twice the second term for their gates; the estimate says "about" for a reason.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,13 +34,11 @@ class Machine:
 
     Attributes:
         peak: FLOP/s of one accelerator, dense. mfu: the share of it that training reaches.
-        shards: accelerators that share one run's weights and optimiser state (FSDP); 1: each holds all.
         at_once: accelerators at work at the same time.
     """
 
     peak: float
     mfu: float
-    shards: int = 1
     at_once: int = 1
 
     def hours(self, flops: float) -> float:
@@ -52,10 +50,12 @@ def training_tokens(spec: TrainSpec) -> int:
     return sum(segment.steps for segment in segments(spec)) * spec.batch_tokens
 
 
-def memory_bytes(model: Mapping[str, Any], spec: TrainSpec, shards: int, recompute: bool) -> float:
+def memory_bytes(model: Mapping[str, Any], spec: TrainSpec, recompute: bool) -> float:
     """Of one accelerator in training; see the formula above."""
-    n = describe(model, spec.sequence_length)["num_params"]
-    m, d, depth = spec.micro_batch_tokens or spec.batch_tokens, model["d_model"], len(model["layers"])
+    n, sharded = describe(model, spec.sequence_length)["num_params"], getattr(spec.launcher, "sharded", False)
+    shards = spec.processes if sharded else 1
+    m = min(spec.micro_batch_tokens or spec.batch_tokens, spec.batch_tokens // spec.processes)
+    d, depth = model["d_model"], len(model["layers"])
     kept = m * d * (2 * depth + 34) if recompute else m * d * 34 * depth
     return 16 * n / shards + kept + 10 * m * model["vocab_size"]
 
@@ -87,10 +87,11 @@ def by_architecture(plan: Plan, machine: Machine) -> Iterator[dict[str, Any]]:
             "training_hours": machine.hours(3 * forward * tokens * runs),
             "trial_hours": machine.hours(3 * forward * trials),
             "loss_hours": machine.hours(forward * scored * runs),
-            "hours_per_run": machine.hours(3 * forward * tokens),
+            "hours_per_run": machine.hours(3 * forward * tokens) / spec.processes,
+            "accelerators_per_run": spec.processes,
             "training_flops": training,
-            "memory_bytes": memory_bytes(model, spec, machine.shards, recompute=False),
-            "memory_bytes_recomputed": memory_bytes(model, spec, machine.shards, recompute=True),
+            "memory_bytes": memory_bytes(model, spec, recompute=False),
+            "memory_bytes_recomputed": memory_bytes(model, spec, recompute=True),
             "checkpoint_bytes": 4 * counts["num_params"] * len(checkpoint_names(spec)) * runs,
             "state_bytes": STATES * 12 * counts["num_params"],
         }

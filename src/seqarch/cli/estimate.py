@@ -31,11 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--peak-tflops", type=_positive, default=989.0, help="of one accelerator, dense bf16; H100"
     )
     parser.add_argument("--mfu", type=_share, default=0.35, help="share of the peak that training reaches")
-    parser.add_argument("--shards", type=_count, default=1, help="accelerators that share one run's weights")
     parser.add_argument("--at-once", type=_count, default=8, help="accelerators at work, for the days")
     parser.add_argument("--format", choices=["table", "csv", "json"], default="table")
     args = parser.parse_args(argv)
-    machine = Machine(args.peak_tflops * 1e12, args.mfu, args.shards, args.at_once)
+    machine = Machine(args.peak_tflops * 1e12, args.mfu, args.at_once)
     try:
         plan = open_experiment(args.configfile, CONFIG)
         rows = list(by_architecture(plan, machine))
@@ -76,13 +75,20 @@ def _print(plan: Plan, machine: Machine, rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    shared = f", weights shared by {machine.shards}" if machine.shards > 1 else ""
-    title = (
-        f"{plan.experiment.experiment} at {_number(machine.peak * machine.mfu / 1e12)} TFLOP/s each{shared}"
-    )
+    title = f"{plan.experiment.experiment} at {_number(machine.peak * machine.mfu / 1e12)} TFLOP/s each"
     view = Table(title=title)
     for column in (
-        *("architecture", "params M", "runs", "G tokens", "hours a run", "training h", "trials h", "loss h"),
+        *(
+            "architecture",
+            "params M",
+            "runs",
+            "G tokens",
+            "GPUs",
+            "hours a run",
+            "training h",
+            "trials h",
+            "loss h",
+        ),
         *("GB each", "GB recomputed"),
     ):
         view.add_column(column, justify="left" if column == "architecture" else "right")
@@ -92,6 +98,7 @@ def _print(plan: Plan, machine: Machine, rows: list[dict[str, Any]]) -> None:
             f"{row['parameters'] / 1e6:,.1f}",
             str(row["runs"]),
             _number(row["tokens_per_run"] / 1e9),
+            str(row["accelerators_per_run"]),
             *(
                 _number(row[f"{name}"])
                 for name in ("hours_per_run", "training_hours", "trial_hours", "loss_hours")
