@@ -11,7 +11,8 @@ Memory of one accelerator, bytes, for n parameters, micro-batches of m tokens, d
                                        the T x T matrices, which no op here stores)
     + 10 m V                           logits in bfloat16, in float32, and their gradient
 
-shards: the processes of a sharded run (FSDP2), else 1. Recurrent mixers keep up to twice the second term for their gates; the estimate says "about" for a reason.
+shards: the processes of a sharded run (FSDP2), else 1. Recurrent mixers keep up to
+twice the second term for their gates: these are estimates.
 """
 
 from collections.abc import Iterator, Mapping
