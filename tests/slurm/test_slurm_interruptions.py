@@ -29,7 +29,8 @@ SHORT = OPTIONS | {"budgets": [150_000, 600_000]}
 def longer(site: Any) -> dict[str, Any]:
     """More than a job of Slurm's shortest time limit, a minute, can train on this machine."""
     rate = json.loads((site.results / "smoke" / RUN / "run.json").read_text())["tokens_per_second"]
-    return OPTIONS | {"budgets": [800_000, max(4_000_000, round(150 * rate))]}
+    tokens = max(4_000_000, round(150 * rate))
+    return OPTIONS | {"budgets": [tokens // 5, tokens]}
 
 
 @pytest.fixture(scope="module")
