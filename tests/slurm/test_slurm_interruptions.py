@@ -133,4 +133,5 @@ def test_two_gpus_are_two_processes_with_the_same_curve(site: Any, runs: dict[st
         pq.read_table(each / "metrics.parquet").column("loss").to_pylist()
         for each in (run, site.results / "smoke" / RUN)
     ]
-    assert curves[0] == pytest.approx(curves[1], abs=1e-5)
+    # Relative: losses above 5 nats, where 40 steps of AdamW let a rounding of 5e-7 grow past 1e-5 at times.
+    assert curves[0] == pytest.approx(curves[1], rel=1e-5)
