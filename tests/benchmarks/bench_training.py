@@ -32,7 +32,7 @@ from seqarch.training.spec import RunSpec
 from seqarch.training.workdir import WorkDirectory
 from seqarch.training.world import World
 
-GOAL, TURNS, STEPS = 0.95, 4, 100
+GOAL, TURNS, STEPS = 0.95, 4, 50
 T, BATCH, VOCAB = 128, 8, 1024  # the demo's
 CPU = torch.device("cpu")
 
