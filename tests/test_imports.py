@@ -25,7 +25,8 @@ BELOW["config"] = {*BELOW["figures"], "figures"}
 BELOW["long_context"] = {*BELOW["config"], "config"}
 BELOW["recall"] = {*BELOW["config"], "config"}
 BELOW["slices"] = {*BELOW["recall"], "recall"}
-BELOW["plan"] = {*BELOW["slices"], "slices", "long_context"}
+BELOW["rules"] = {*BELOW["slices"], "slices", "long_context"}
+BELOW["plan"] = {*BELOW["rules"], "rules"}
 BELOW["estimate"] = BELOW["adopt"] = {*BELOW["plan"], "plan"}
 ABOVE_PLANNING = {"seqarch.cli.adopt", "seqarch.cli.clean", "seqarch.cli.estimate"}  # about whole experiments
 BELOW["workflow"] = {"plan", "config"}

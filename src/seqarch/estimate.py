@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from seqarch.architecture import describe
-from seqarch.plan import RULES, Plan
+from seqarch.plan import Plan
+from seqarch.rules import RULES
 from seqarch.training.schedule import plan as segments
 from seqarch.training.spec import TrainSpec, checkpoint_names
 

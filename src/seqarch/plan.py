@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -33,115 +33,12 @@ from seqarch.provenance import (
     remember,
 )
 from seqarch.recall import RecallJobs
+from seqarch.rules import RULES, RUN_PATH, SWEEP_PATH
 from seqarch.slices import SPLITS, STUDY_FIGURES, Slices
 
-DOWNSTREAM = ("downstream", "downstream_table", "figure_downstream")
 SCORE_TABLES = ("ruler_table", "needle_table", "recall_table")
 RECIPE_DIGITS = 16  # of a recipe in `expects`: keeps the command line of a job with 1024 inputs short enough
-SHARDS = ("group", "shard")
-RUN = ("setting", "architecture", "seed")
 SHOWN = 10  # files named in an error
-RUN_PATH = "{setting}/{architecture}/seed{seed}"
-SWEEP_PATH = "{root}/sweeps/{setting}/{architecture}"
-SAMPLES_PATH = "{suite}/{probe}/L{length}"  # of long-context samples
-
-
-class Rule(NamedTuple):
-    """A rule: the wildcards of its jobs, its outputs that carry a record, and the command that makes them."""
-
-    wildcards: tuple[str, ...]
-    outputs: tuple[str, ...]
-    command: str = ""  # of seqarch.cli; the rule's own name where it is empty
-
-
-def _long_context_rules() -> dict[str, Rule]:
-    """Samples, predictions and scores, each a folder of files with their records."""
-    folder, by = "{root}/longcontext", {"run": RUN_PATH, "pretrained": "{published}"}
-    run, published = (*RUN, *SAMPLES), ("published", *SAMPLES)
-    data = f"{folder}/data/{{vocab}}/{SAMPLES_PATH}/samples.json"
-    said = {who: (f"{folder}/predictions/{who}/{path}/{SAMPLES_PATH}.json",) for who, path in by.items()}
-    scores = {who: (f"{folder}/scores/{who}/{path}/{SAMPLES_PATH}.parquet",) for who, path in by.items()}
-    return {
-        "pretrained_tokenizer": Rule(("vocab",), (f"{folder}/tokenizers/{{vocab}}/manifest.json",)),
-        "pretrained_model": Rule(("published",), (f"{folder}/models/{{published}}.json",)),
-        "ruler_data": Rule(("vocab", *SAMPLES), (data,)),
-        "needle_data": Rule(("vocab", *SAMPLES), (data,)),
-        "predict": Rule(run, said["run"]),
-        "predict_pretrained": Rule(published, said["pretrained"]),
-        "run_scores": Rule(run, scores["run"], "ruler_score"),
-        "pretrained_scores": Rule(published, scores["pretrained"], "ruler_score"),
-        "ruler_table": Rule((), ("{root}/tables/ruler.parquet",)),
-        "needle_table": Rule((), ("{root}/tables/needle.parquet",)),
-        **{
-            f"figure_{figure}": Rule((), (f"{{root}}/figures/{figure}.json",), "figure")
-            for figure in ("ruler", "published", "needle_formats", "needle_text")
-        },
-    }
-
-
-RULES = {
-    "sources": Rule(("group",), ("{corpus}/sources/{group}.json",)),
-    "filter": Rule(SHARDS, ("{corpus}/text/parts/{group}-{shard}.json",)),
-    "deduplicate": Rule(("group",), ("{corpus}/text/{group}.json",)),
-    "tokenizer": Rule((), ("{corpus}/tokenizer/manifest.json",)),
-    "tokenize": Rule(SHARDS, ("{corpus}/tokens/parts/{group}-{shard}.json",)),
-    "tokens_group": Rule(("group",), ("{corpus}/tokens/groups/{group}.json",)),
-    "tokens_manifest": Rule(
-        ("domain",),
-        tuple(f"{{corpus}}/tokens/{split}/{{domain}}/manifest.json" for split in SPLITS),
-    ),
-    "discard_text": Rule(("group",), ("{corpus}/text/discarded/{group}.json",)),
-    "corpus_table": Rule((), ("{root}/tables/corpus.parquet",)),
-    "evaluation_set": Rule(("domain",), ("{root}/evaluation/sets/{domain}.json",)),
-    "sweep": Rule(
-        ("setting", "architecture", "rate"),
-        (f"{SWEEP_PATH}/lr{{rate}}/run.json", f"{SWEEP_PATH}/lr{{rate}}/metrics.parquet"),
-        "train",
-    ),
-    "choice": Rule(("setting", "architecture"), (f"{SWEEP_PATH}/choice.json",)),
-    "train": Rule(RUN, (f"{{root}}/runs/{RUN_PATH}/run.json", f"{{root}}/runs/{RUN_PATH}/metrics.parquet")),
-    "loss": Rule(
-        RUN,
-        tuple(
-            f"{{root}}/evaluation/loss/{RUN_PATH}/{table}.parquet"
-            for table in ("domains", "docs", "positions")
-        ),
-    ),
-    "losses_table": Rule((), ("{root}/tables/losses.parquet",), "tables"),
-    "positions_table": Rule((), ("{root}/tables/positions.parquet",), "tables"),
-    "training_table": Rule((), ("{root}/tables/training.parquet",), "tables"),
-    "learning_rates": Rule((), ("{root}/tables/learning_rates.parquet",)),
-    "unigram": Rule((), ("{root}/tables/unigram.parquet",)),
-    "equal_loss": Rule((), ("{root}/tables/equal_loss.parquet",)),
-    "equal_loss_sensitivity": Rule((), ("{root}/tables/equal_loss_sensitivity.parquet",), "sensitivity"),
-    "claims": Rule((), ("{root}/tables/claims.parquet",)),
-    "recall": Rule(
-        ("task", "learner"),
-        tuple(
-            f"{{root}}/evaluation/recall/{{task}}/{{learner}}/{name}.parquet" for name in ("scores", "sweep")
-        ),
-    ),
-    "recall_table": Rule((), tuple(f"{{root}}/tables/{name}.parquet" for name in ("recall", "recall_sweep"))),
-    **_long_context_rules(),
-    "downstream": Rule(RUN, (f"{{root}}/evaluation/downstream/{RUN_PATH}/scores.parquet",)),
-    "downstream_table": Rule((), ("{root}/tables/downstream.parquet",), "tables"),
-    **{
-        f"figure_{figure}": Rule((), (f"{{root}}/figures/{figure}.json",), "figure")
-        for figure in (
-            "corpus",
-            "training",
-            "ood_vs_id",
-            "loss_by_position",
-            "equal_loss",
-            "claims",
-            "learning_rates",
-            "downstream",
-            *STUDY_FIGURES,
-            "recall",
-            "needle_heatmap",
-        )
-    },
-}
 
 
 class StaleOutputs(SeqarchError):
@@ -195,17 +92,10 @@ class Plan:
 
     def jobs(self, rule: str, **fixed: str) -> Iterator[dict[str, str]]:
         """The wildcards of each job of a rule; `fixed` ones keep their value."""
-        if rule == "discard_text" and self.experiment.corpus.keep_text:
-            return
         for section in (self.long_context, self.recall):
             if rule in section.jobs:
                 yield from (job for job in section.jobs[rule] if fixed.items() <= job.items())
                 return
-        if rule in DOWNSTREAM and self.experiment.evaluation.downstream is None:
-            return
-        figure = rule.removeprefix("figure_")
-        if figure in STUDY_FIGURES and not self.experiment.studies_in(figure):
-            return
         names = RULES[rule].wildcards
         for combination in itertools.product(*([fixed[n]] if n in fixed else self.values[n] for n in names)):
             job = dict(zip(names, combination, strict=True))
@@ -213,7 +103,15 @@ class Plan:
                 yield job
 
     def _is_needed(self, rule: str, job: Mapping[str, str]) -> bool:
+        """Whether the configuration has a use for a job."""
+        figure = rule.removeprefix("figure_")
+        if figure in STUDY_FIGURES:
+            return bool(self.experiment.studies_in(figure))
         match rule:
+            case "discard_text":
+                return not self.experiment.corpus.keep_text
+            case "downstream" | "downstream_table" | "figure_downstream":
+                return self.experiment.evaluation.downstream is not None
             case "tokens_group":
                 return len(self.groups[job["group"]]) > 1
             case "sweep":
@@ -308,7 +206,7 @@ class Plan:
 
     def score_tables(self) -> list[str]:
         """The tables of scores that claims are judged by; none without their sections."""
-        return [path for rule in SCORE_TABLES if rule in RULES for path in self.paths(rule)]
+        return [path for rule in SCORE_TABLES for path in self.paths(rule)]
 
     def study_figures(self) -> list[str]:
         """The figures of paper A that some study names."""

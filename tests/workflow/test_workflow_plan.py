@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from seqarch.config import load
-from seqarch.plan import RULES, Plan
+from seqarch.plan import Plan
+from seqarch.rules import RULES
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATIONS = sorted(path.stem for path in (ROOT / "config").glob("*.yaml") if path.stem != "claims")

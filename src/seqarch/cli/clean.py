@@ -19,7 +19,8 @@ from typing import Any
 
 from seqarch.errors import SeqarchError
 from seqarch.files import read_json
-from seqarch.plan import RULES, Plan, open_experiment
+from seqarch.plan import Plan, open_experiment
+from seqarch.rules import RULES
 from seqarch.training.workdir import ABOUT, asked
 
 REPOSITORY = Path(__file__).parents[3]
