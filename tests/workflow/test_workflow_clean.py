@@ -11,7 +11,23 @@ from typing import Any
 
 import pytest
 
+from seqarch.cli.clean import left
+from seqarch.files import write_json
+from seqarch.plan import open_experiment
+
+CONFIG = Path(__file__).parents[2] / "config"
 pytestmark = pytest.mark.slow
+
+
+def test_recall_is_gone_on_with_by_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recall job makes several runs, which its own specification does not list."""
+    plan = open_experiment(CONFIG / "config.yaml", CONFIG)
+    code = plan.fingerprint("recall", learner=next(iter(plan.recall.mixers)))
+    for name, digest in (("a", code), ("b", "0" * 64)):
+        about = {"step": "recall", "code": digest, "asked": name, "setting": "recall"}
+        write_json(tmp_path / plan.root / "work" / name / "job.json", about)
+    monkeypatch.chdir(tmp_path)
+    assert [each.status for each in left(plan)] == ["planned", "stale"]
 
 
 def clean(project: Any, *arguments: str) -> list[str]:

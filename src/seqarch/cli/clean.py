@@ -85,7 +85,7 @@ def _planned(plan: Plan) -> tuple[set[str], set[str]]:
     more than its own specification says: its code decides."""
     wanted, codes = set(), set()
     for rule, (wildcards, _, _) in RULES.items():
-        if "architecture" not in wildcards:
+        if not {"architecture", "learner"} & set(wildcards):
             continue
         for job in plan.jobs(rule):
             spec, code = plan.slice(rule, **job), plan.fingerprint(rule, **job)
