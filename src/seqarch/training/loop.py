@@ -38,6 +38,7 @@ from seqarch.training.report import Reporter
 from seqarch.training.schedule import PHASES, TRUNK, Segment, learning_rate, phase, plan
 from seqarch.training.signals import Stop, stop_on_signal
 from seqarch.training.spec import RunSpec
+from seqarch.training.state import history_of, pack, restore
 from seqarch.training.step import LossSum, accumulate, clip_gradients, gradient_norm, mean_loss, split
 from seqarch.training.workdir import State, WorkDirectory, fingerprint
 from seqarch.training.world import World
@@ -192,7 +193,7 @@ class Trainer:
         self.at.segment = index
         if segment.parent != left:
             assert self.at.fork is not None
-            self._restore_tensors(self.work.load(self.at.fork).tensors)
+            restore(self.work.load(self.at.fork).tensors, self.model, self.optimizer, self.world)
             self.at.step = segment.start
         if segment.branch == TRUNK:
             self.at.fork = None
@@ -331,9 +332,8 @@ class Trainer:
     def _take_up(self, state: State) -> None:
         info = dict(state.info)
         needs = info.pop("needs")
-        self._restore_tensors(state.tensors)
-        history = History.from_bytes(state.tensors["history"].numpy().tobytes())
-        self.at = Progress(**info, fork=needs, history=history)
+        restore(state.tensors, self.model, self.optimizer, self.world)
+        self.at = Progress(**info, fork=needs, history=history_of(state.tensors))
         self.at.resumed += 1
         segment = self.plan[self.at.segment]
         if segment.branch == TRUNK and self.at.step == segment.stop:
@@ -351,43 +351,11 @@ class Trainer:
                 "resumed": self.at.resumed,
                 "outputs": self.at.outputs,
             }
-            tensors = self._tensors()
+            tensors = pack(self.model, self.optimizer, self.at.history, self.world)
             name = self.world.on_first(lambda: self.work.save(tensors, info, needs=self.at.fork))
             self._saved = (position, name)
         self._saved_at = time.monotonic()
         return self._saved[1]
-
-    def _tensors(self) -> dict[str, Tensor]:
-        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
-        for index, moments in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in moments.items()}
-        tensors["rng"] = torch.get_rng_state()
-        tensors["history"] = torch.frombuffer(bytearray(self.at.history.to_bytes()), dtype=torch.uint8)
-        return self.world.gather(tensors)
-
-    def _restore_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Weights, optimiser and random state; the history stays."""
-        weights: dict[str, Tensor] = {}
-        moments: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in tensors.items():
-            kind, _, name = key.partition(".")
-            if kind == "model":
-                weights[name] = tensor
-            elif kind == "optimizer":
-                index, _, name = name.partition(".")
-                moments.setdefault(int(index), {})[name] = tensor
-        own = self.model.state_dict()
-        self.model.load_state_dict(
-            {name: self.world.place(each, own[name]) for name, each in weights.items()}
-        )
-        # Numbered in the order of the groups.
-        parameters = [each for group in self.optimizer.param_groups for each in group["params"]]
-        state = {
-            index: {name: self.world.place(each, parameters[index]) for name, each in moment.items()}
-            for index, moment in moments.items()
-        }
-        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": state})
-        torch.set_rng_state(tensors["rng"])
 
     # --- results ------------------------------------------------------------------------------------------
 
@@ -415,7 +383,7 @@ class Trainer:
             "tokens": tokens,
             "seconds": seconds,
             "tokens_per_second": tokens / seconds if rows else None,
-            "mfu": self.peak and rows and tokens / seconds * self.flops_per_token / self.peak,
+            "mfu": tokens / seconds * self.flops_per_token / self.peak if rows and self.peak else None,
             "resumed": self.at.resumed,
             "diverged": self.diverged,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
