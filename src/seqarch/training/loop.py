@@ -158,7 +158,8 @@ class Trainer:
         self.sizes = describe(job.spec.model, self.spec.sequence_length)
         # Backward computes two products for each of the forward pass.
         self.flops_per_token = 3 * self.sizes["flops_per_token"]
-        self.peak = peak_flops(self.device, self.spec.precision)
+        peak = peak_flops(self.device, self.spec.precision)
+        self.peak = peak and peak * world.size
         self.diverged = False
         rows = (self.spec.micro_batch_tokens or self.spec.batch_tokens) // self.spec.sequence_length
         self.micro_batch = MicroBatch(rows, work)
