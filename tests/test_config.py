@@ -15,6 +15,7 @@ from seqarch.config import Experiment, check_unique_keys, load
 from seqarch.errors import ConfigError
 from seqarch.mixers import registry
 from seqarch.mixers.base import PLACE
+from seqarch.plan import Plan
 
 CONFIG = Path(__file__).parents[1] / "config"
 FILES = sorted(path for path in CONFIG.glob("*.yaml") if path.stem != "claims")
@@ -127,6 +128,12 @@ WRONG = [
         },
         "models.m.tokenizer: no 'b'; known: a",
     ),
+    ("part", "coree", "part: unknown part 'coree'"),
+    (
+        "parts",
+        {"few": {"architectures": ["glaa"]}},
+        "parts.few.architectures: unknown architecture 'glaa': did you mean 'gla'?",
+    ),
     ("experiment", "corpora", "results/corpora is taken"),
     ("experiment", "../x", "experiment"),
 ]
@@ -164,6 +171,34 @@ def test_one_seed_and_one_architecture_are_enough(smoke: dict[str, Any]) -> None
     smoke["architectures"] = {"gla": {"mixer": "gla"}}
     smoke["studies"] = {}
     assert load(smoke, CONFIG).train.seeds == (7,)
+
+
+def test_a_part_is_the_whole_without_the_rest() -> None:
+    config = yaml.safe_load((CONFIG / "study_cpu.yaml").read_text())
+    config["parts"]["some"] = {"architectures": ["transformer", "mamba2", "mamba2-no-conv"], "recall": True}
+    whole, part = (Plan(load(config | chosen, CONFIG), CONFIG) for chosen in ({}, {"part": "some"}))
+    assert part.values["architecture"] == ["transformer", "mamba2", "mamba2-no-conv"]
+    assert {name: study.compare for name, study in part.experiment.studies.items()} == {
+        "architectures": ("mamba2",),
+        "mamba2": ("mamba2-no-conv",),
+    }
+    assert part.recall.values["learner"] == ["transformer", "mamba2"]
+    # The whole goes on from what the part has made: the same files, made in the same way.
+    for rule in ("train", "loss", "recall"):
+        jobs = [tuple(job.items()) for job in part.jobs(rule)]
+        assert jobs
+        assert all(part.recipe(rule, job) == whole.recipe(rule, job) for job in jobs)
+    config["parts"]["some"]["recall"] = False
+    assert not list(Plan(load(config | {"part": "some"}, CONFIG), CONFIG).jobs("recall"))
+
+
+def test_a_part_names_what_its_patterns_are_made_of() -> None:
+    config = yaml.safe_load((CONFIG / "study_cpu.yaml").read_text())
+    config["parts"]["some"] = {"architectures": ["griffin", "window-128"]}
+    with pytest.raises(
+        ConfigError, match=r"parts\.some\.architectures: griffin is made of rg-lru, which the part"
+    ):
+        load(config, CONFIG)
 
 
 def test_weights_of_a_setting(smoke: dict[str, Any]) -> None:

@@ -219,6 +219,19 @@ def mixer_names(resolved: Mapping[str, Any]) -> list[str]:
     return sorted({layer["mixer"] for layer in resolved["layers"]})
 
 
+def mixers_of_step(spec: Any) -> list[str]:
+    """The mixers of a step whose specification has a resolved model.
+
+    Raises ArchitectureError for one without.
+    """
+    try:
+        return mixer_names(spec["model"])
+    except (KeyError, TypeError) as error:
+        raise ArchitectureError(
+            "spec.model: expected a resolved model, a mapping with a list of layers, each with its mixer"
+        ) from error
+
+
 def describe(resolved: Mapping[str, Any], T: int) -> dict[str, int | float]:
     """num_params, num_params_non_embedding, flops_per_token (forward, sequences of length T, head included)
     and state_bytes (decoding one sequence, after T tokens)."""

@@ -27,6 +27,13 @@ RESERVED = ("corpora", "bench")  # folders of results/ that belong to no experim
 PHASE_OF_KIND = {"annealed": "annealed", "stable": "stable", "mid": "mid_cosine"}
 
 
+class PartSpec(Spec):
+    """Some of an experiment's architectures, to be run alone and first: `--config part=<name>`."""
+
+    architectures: Annotated[tuple[Name, ...], Field(min_length=1)]
+    recall: bool = False  # with recall from scratch
+
+
 class Experiment(Spec):
     """A whole configuration file."""
 
@@ -41,6 +48,8 @@ class Experiment(Spec):
     studies: dict[Name, StudySpec] = {}
     statistics: StatisticsSpec = StatisticsSpec()
     figures: FiguresSpec = FiguresSpec()
+    parts: dict[Name, PartSpec] = {}
+    part: str | None = None  # of `parts`: run this one alone
 
     @field_validator("experiment")
     @classmethod
@@ -56,6 +65,32 @@ class Experiment(Spec):
     def studies_in(self, figure: str) -> dict[str, StudySpec]:
         """The studies that a figure shows."""
         return {name: study for name, study in self.studies.items() if figure in study.figures}
+
+    def restricted(self) -> "Experiment":
+        """The experiment without what its part leaves out; all of it without a part.
+
+        Studies keep what the part has of them, and vanish without their reference. No run depends on the
+        part: the whole experiment, started later, goes on from what the part has made.
+        """
+        if self.part is None:
+            return self
+        part = self.parts[self.part]
+        kept = dict.fromkeys(part.architectures)
+        studies = {
+            name: study.model_copy(update={"compare": compare})
+            for name, study in self.studies.items()
+            if study.reference in kept and (compare := tuple(each for each in study.compare if each in kept))
+        }
+        recall = self.evaluation.recall if part.recall else None
+        if recall is not None:
+            names = tuple(name for name in self.learners if name in kept)
+            recall = recall.model_copy(update={"architectures": names, "entries": {}}) if names else None
+        update = {
+            "architectures": {name: entry for name, entry in self.architectures.items() if name in kept},
+            "studies": studies,
+            "evaluation": self.evaluation.model_copy(update={"recall": recall}),
+        }
+        return self.model_copy(update=update)
 
     def weights(self, setting: str) -> dict[str, float | None]:
         """Training domains of a setting and their weights; None: in proportion to their tokens."""
@@ -97,7 +132,7 @@ class Experiment(Spec):
 
 
 def load(config: Mapping[str, Any], config_dir: Path) -> Experiment:
-    """The validated experiment.
+    """The validated experiment, or the part of it that is asked for.
 
     Args:
         config: the YAML file's content.
@@ -117,7 +152,7 @@ def load(config: Mapping[str, Any], config_dir: Path) -> Experiment:
             problems.append(str(error))
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
-    return experiment
+    return experiment.restricted()
 
 
 def _name_problems(experiment: Experiment) -> Iterable[str]:
@@ -129,6 +164,14 @@ def _name_problems(experiment: Experiment) -> Iterable[str]:
     yield from _unknown(experiment.train.overrides, architectures, "train.overrides", "architecture")
     for name, study in experiment.studies.items():
         yield from _unknown(study.architectures, architectures, f"studies.{name}", "architecture")
+    yield from _unknown([experiment.part] if experiment.part else (), experiment.parts, "part", "part")
+    for name, part in experiment.parts.items():
+        where = f"parts.{name}.architectures"
+        yield from _unknown(part.architectures, architectures, where, "architecture")
+        for each in part.architectures:
+            for block in architectures.get(each, {}).get("pattern", ()):
+                if block not in part.architectures:
+                    yield f"{where}: {each} is made of {block}, which the part leaves out: name it, too"
     for section, options in (
         ("ruler", experiment.evaluation.ruler),
         ("needle", experiment.evaluation.needle),

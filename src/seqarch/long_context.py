@@ -233,12 +233,12 @@ class LongContext:
         return {"experiment": self.experiment.experiment, "arch": published, "model": path}
 
     def ruler_table(self) -> dict[str, Any]:
-        return self._table("ruler")
+        return self._table("ruler", "ruler")
 
     def needle_table(self) -> dict[str, Any]:
-        return self._table("niah")
+        return self._table("needle", "niah")
 
-    def _table(self, kind: str) -> dict[str, Any]:
+    def _table(self, kind: str, printed: str) -> dict[str, Any]:
         own = self.experiment.train.sequence_length
         models: dict[str, dict[str, Any]] = {
             name: {"training_length": own, "training_length_source": "this experiment"}
@@ -252,9 +252,10 @@ class LongContext:
             }
         statistics = self.experiment.statistics
         return {
+            "kind": kind,
             "experiment": self.experiment.experiment,
             "models": models,
-            "published_sha256": {Path(path).name: sha256_file(Path(path)) for path in self.printed(kind)},
+            "published_sha256": {Path(path).name: sha256_file(Path(path)) for path in self.printed(printed)},
             "bootstrap": statistics.bootstrap,
             "confidence": statistics.confidence,
             "seed": statistics.seed,

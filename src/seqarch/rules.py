@@ -39,8 +39,8 @@ def _long_context_rules() -> dict[str, Rule]:
         "predict_pretrained": Rule(published, said["pretrained"]),
         "run_scores": Rule(run, scores["run"], "ruler_score"),
         "pretrained_scores": Rule(published, scores["pretrained"], "ruler_score"),
-        "ruler_table": Rule((), ("{root}/tables/ruler.parquet",)),
-        "needle_table": Rule((), ("{root}/tables/needle.parquet",)),
+        "ruler_table": Rule((), ("{root}/tables/ruler.parquet",), "long_context_table"),
+        "needle_table": Rule((), ("{root}/tables/needle.parquet",), "long_context_table"),
         **{
             f"figure_{figure}": Rule((), (f"{{root}}/figures/{figure}.json",), "figure")
             for figure in ("ruler", "published", "needle_formats", "needle_text")

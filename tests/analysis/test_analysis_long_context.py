@@ -24,6 +24,7 @@ PUBLISHED = sorted((Path(__file__).parents[2] / "config/published").glob("huang2
 N = 200
 GRADED = {"vt": 5, "cwe": 10, "fwe": 3, "niah_multivalue": 4, "niah_multiquery": 4}
 SPEC = LongContextTable(
+    kind="ruler",
     experiment="x",
     models={
         "mamba2-2.7b": {"training_length": 2048, "training_length_source": "a paper", "published": "Mamba2"},

@@ -210,7 +210,6 @@ rule ruler_table:
     conda:
         "../../envs/seqarch.yaml"
     params:
-        command="ruler_table",
         spec=plan.spec("ruler_table"),
         code=plan.code("ruler_table"),
         expects=plan.expects,
@@ -218,7 +217,7 @@ rule ruler_table:
     message:
         "Gather the long-context scores, published figures beside them"
     shell:
-        "python -m seqarch.cli.{params.command} --spec {params.spec:q} --code {params.code} --expects {params.expects:q}"
+        "python -m seqarch.cli.long_context_table --spec {params.spec:q} --code {params.code} --expects {params.expects:q}"
         " --scores {input.scores:q} --published {input.published:q} --out {params.stem:q} > {log:q} 2>&1"
 
 
@@ -238,7 +237,6 @@ use rule ruler_table as needle_table with:
     log:
         f"{plan.root}/logs/needle_table.log",
     params:
-        command="needle_table",
         spec=plan.spec("needle_table"),
         code=plan.code("needle_table"),
         expects=plan.expects,

@@ -84,7 +84,7 @@ def evaluate(job: ClaimsJob, docs: pd.DataFrame, scores: pd.DataFrame | None = N
     """The table `claims`: rows of level claim, pair, domain (descriptive) and seed.
 
     Args:
-        docs: document losses of all runs (evaluation.md, 1.6).
+        docs: document losses of all runs.
         scores: rows of the tables `ruler`, `needle` and `recall`: the common columns and `train_length`.
     """
     losses, measured = Losses(docs, job.domains, job.statistics), Scores(scores)

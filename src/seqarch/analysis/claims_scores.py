@@ -1,8 +1,8 @@
 """What long-context and recall scores say of an entry or a pair: contrasts within a population.
 
-The tables `ruler`, `needle` and `recall` are read by their common columns (evaluation.md, section 1). Models
-that may be compared form a population: runs of one training setting, models trained on the recall tasks
-(setting `recall`), or published models, which have no setting and no seeds.
+The tables `ruler`, `needle` and `recall` are read by their common columns. Models that may be compared form a
+population: runs of one training setting, models trained on the recall tasks (setting `recall`), or published
+models, which have no setting and no seeds.
 
 A contrast is made cell by cell (a task at a depth, say), where both of its sides were measured, so that no
 side averages over other tasks than the other.

@@ -1,4 +1,4 @@
-"""Out-of-domain loss at equal in-domain loss (evaluation.md, section 2).
+"""Out-of-domain loss at equal in-domain loss.
 
 A curve is one run's checkpoints as points (x, y): x = in-domain loss, y = out-of-domain loss, in nats per
 token. For each seed, y of an architecture and of the reference are interpolated at the same x0, inside the

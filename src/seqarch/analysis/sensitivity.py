@@ -1,4 +1,4 @@
-"""The primary comparison made again in other ways (evaluation.md, 2.1): do they say the same?
+"""The primary comparison made again in other ways: do they say the same?
 
 Every method estimates delta = y_arch(x0) − y_ref(x0) at the primary x0, in nats per token, with an interval
 over seeds on these documents:

@@ -34,7 +34,7 @@ class StudySpec(Spec):
 
 
 class StatisticsSpec(Spec):
-    """How out-of-domain losses are compared at equal in-domain loss (evaluation.md, section 2)."""
+    """How out-of-domain losses are compared at equal in-domain loss."""
 
     margin: Annotated[float, Field(gt=0)] = 0.02  # nats per token; smaller differences do not matter
     x0: Literal["lowest", "middle", "highest"] | float = (

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from seqarch.architecture import mixer_names
+from seqarch.architecture import mixers_of_step
 from seqarch.cli.common import run_step, step_parser
 from seqarch.evaluation.downstream import evaluate, table
 from seqarch.evaluation.downstream_score import Answerer, DownstreamError
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", type=Path, required=True, help="folder of the run, with checkpoints/")
     parser.add_argument("--tokenizer", type=Path, required=True, help="manifest of the tokenizer")
     parser.add_argument("--out", type=Path, required=True, help="the table, without .parquet and .csv")
-    return run_step("downstream", parser, _downstream, argv, mixers=lambda spec: mixer_names(spec["model"]))
+    return run_step("downstream", parser, _downstream, argv, mixers=mixers_of_step)
 
 
 def _downstream(args: argparse.Namespace) -> None:
@@ -53,7 +53,9 @@ def _downstream(args: argparse.Namespace) -> None:
         device=device,
     )
     rows = evaluate(answerer, job.downstream)
-    provenance = record("downstream", args.spec, args.code, inputs, ["torch", "tokenizers", "lm_eval"])
+    packages = ["torch", "tokenizers", "lm_eval"]
+    origins = [args.run / "run.json"]
+    provenance = record("downstream", args.spec, args.code, inputs, packages, origins)
     write_table(args.out, table(rows, job, tokenizer.sha256, provenance["spec_sha256"]), provenance)
 
 

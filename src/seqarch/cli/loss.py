@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from seqarch.architecture import mixer_names
+from seqarch.architecture import mixers_of_step
 from seqarch.cli.common import run_step, step_parser
 from seqarch.evaluation.loss import evaluate
 from seqarch.evaluation.loss_spec import LossJob
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--out", required=True, type=Path, help="folder for docs, positions and domains.parquet"
     )
-    return run_step("loss", parser, _loss, argv, mixers=lambda spec: mixer_names(parse(LossJob, spec).model))
+    return run_step("loss", parser, _loss, argv, mixers=mixers_of_step)
 
 
 def _loss(args: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from seqarch.architecture import mixer_names
+from seqarch.architecture import mixers_of_step
 from seqarch.cli.common import run_step, step_parser
 from seqarch.evaluation.generation import OwnModel
 from seqarch.evaluation.long_context_spec import PredictStep
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokenizer", type=Path, required=True, help="manifest of the tokenizer")
     parser.add_argument("--run", type=Path, required=True, help="folder of the run, with checkpoints/")
     parser.add_argument("--out", type=Path, required=True, help="predictions, .jsonl; .json goes beside it")
-    return run_step("predict", parser, _run, argv, mixers=lambda spec: mixer_names(spec["model"]))
+    return run_step("predict", parser, _run, argv, mixers=mixers_of_step)
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -33,7 +33,9 @@ def _run(args: argparse.Namespace) -> None:
     torch.set_num_threads(spec.torch_threads)
     checkpoint = args.run / "checkpoints" / f"{spec.checkpoint}.safetensors"
     inputs = {"data": args.data, "tokenizer": args.tokenizer, "checkpoint": checkpoint}
-    provenance = record("predict", args.spec, args.code, inputs, ["torch", "tokenizers"])
+    provenance = record(
+        "predict", args.spec, args.code, inputs, ["torch", "tokenizers"], origins=[args.run / "run.json"]
+    )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     lines, header = records.read(args.data)
     encoder = PromptEncoder.load(args.tokenizer, spec.special_tokens)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from seqarch.architecture import mixer_names
+from seqarch.architecture import mixers_of_step
 from seqarch.cli.common import run_step, step_parser
 from seqarch.evaluation.recall import Recall
 from seqarch.evaluation.recall_spec import RecallJob
@@ -24,9 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--work", required=True, type=Path, help="where unfinished runs keep their state")
     parser.add_argument("--out", required=True, type=Path, help="folder for scores.parquet and sweep.parquet")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    return run_step(
-        "recall", parser, _recall, argv, mixers=lambda spec: mixer_names(parse(RecallJob, spec).model)
-    )
+    return run_step("recall", parser, _recall, argv, mixers=mixers_of_step)
 
 
 def _recall(args: argparse.Namespace) -> None:

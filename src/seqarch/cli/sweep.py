@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from seqarch.architecture import mixer_names
+from seqarch.architecture import mixers_of_step
 from seqarch.cli.common import run_step, step_parser
 from seqarch.files import write_json
 from seqarch.provenance import record
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--cpus", type=int, default=1, help="of each process")
     parser.add_argument("--memory-gb", type=float, default=16)
     parser.add_argument("--save-seconds", type=float, default=300.0, help="save the state this often")
-    return run_step("sweep", parser, _sweep, argv, mixers=lambda spec: mixer_names(spec["model"]))
+    return run_step("sweep", parser, _sweep, argv, mixers=mixers_of_step)
 
 
 def _sweep(args: argparse.Namespace) -> None:

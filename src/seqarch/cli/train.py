@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from seqarch.architecture import mixer_names
+from seqarch.architecture import mixers_of_step
 from seqarch.cli.common import run_step, step_parser
 from seqarch.provenance import INVOCATION_VARIABLE, record
 from seqarch.schema import parse
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="when this process will be killed, in seconds since 1970: it saves its state and ends before; "
         "in a Slurm job, that job's end where it is not given",
     )
-    return run_step("train", parser, _train, argv, mixers=lambda spec: mixer_names(spec["model"]))
+    return run_step("train", parser, _train, argv, mixers=mixers_of_step)
 
 
 def _train(args: argparse.Namespace) -> None:

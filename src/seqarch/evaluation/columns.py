@@ -1,4 +1,4 @@
-"""The columns every result table has (evaluation.md): what does not apply is empty, never a sentinel."""
+"""The columns every result table has: what does not apply is empty, never a sentinel."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Downstream tasks through lm-evaluation-harness, the optional library lm_eval (evaluation.md, section 7).
+"""Downstream tasks through lm-evaluation-harness, the optional library lm_eval.
 
 The only file that touches it. Tasks, prompts and metrics are the harness'; what the model reads and how its
 predictions are aligned is ours (downstream_score.py).

@@ -153,8 +153,9 @@ class TableModel(Spec):
 
 
 class LongContextTable(Spec):
-    """`cli.ruler_table` and `cli.needle_table`."""
+    """`cli.long_context_table`."""
 
+    kind: Literal["ruler", "needle"]
     experiment: str
     models: dict[str, TableModel]
     published_sha256: dict[str, str]  # of config/published, by file

@@ -1,4 +1,4 @@
-"""Loss of one run's checkpoints on every domain: three tables (evaluation.md, section 1)."""
+"""Loss of one run's checkpoints on every domain: three tables."""
 
 import logging
 from collections.abc import Iterable, Sequence

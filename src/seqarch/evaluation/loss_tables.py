@@ -1,4 +1,4 @@
-"""From nats per token to the three tables of the loss evaluation (evaluation.md, 1.5.8 to 1.6).
+"""From nats per token to the three tables of the loss evaluation.
 
 Units: nll in nats, summed in float64; nats_per_token = Σ nll / Σ tokens within a domain; bits per byte =
 Σ nll / (ln 2 · Σ UTF-8 bytes of the original text). A macro row is the unweighted mean over domains.

@@ -1,8 +1,8 @@
 """Negative log-likelihood of every token of a set of documents under a language model.
 
-Protocol: evaluation.md, 1.5. Semantically one document, one window at a time, each from a reset state.
-Windows are batched by length and padded on the right; a causal model's earlier outputs do not depend on what
-follows, and the padding's own outputs are never read.
+The protocol: semantically one document, one window at a time, each from a reset state. Windows are batched by
+length and padded on the right; a causal model's earlier outputs do not depend on what follows, and the
+padding's own outputs are never read.
 """
 
 from collections.abc import Iterator, Sequence
