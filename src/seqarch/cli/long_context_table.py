@@ -1,4 +1,4 @@
-"""Gather the scores of all models, of RULER or needles: intervals, means, and published figures beside them."""
+"""Gather the scores of all models, of RULER or needles: intervals, means, published figures beside them."""
 
 import argparse
 from collections.abc import Sequence
