@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from seqarch.architecture import ArchitectureError, describe, mixer_names, resolve
+from seqarch.architecture import ArchitectureError, describe, mixer_names, mixers_of_step, resolve
 from seqarch.cli.architectures import PARTS, standard_architectures
 from seqarch.errors import ConfigError
 from seqarch.mixers import registry
@@ -133,6 +133,12 @@ def test_an_ablation_removes_parameters_and_nothing_else() -> None:
 def test_errors_say_what_was_meant(entry: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve("x", {"x": entry}, {"scale": "nano"}, 1024, 128)
+
+
+@pytest.mark.parametrize("spec", [{}, [], None, {"model": {}}, {"model": None}, {"model": {"layers": [1]}}])
+def test_a_step_without_a_model_is_told_so(spec: object) -> None:
+    with pytest.raises(ArchitectureError, match=r"spec\.model: expected a resolved model"):
+        mixers_of_step(spec)
 
 
 def test_model_sizes_are_checked() -> None:

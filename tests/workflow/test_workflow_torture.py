@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 DIFFERS = ("run.json", "timing.parquet")  # times, hosts
-
+EXIT_RESUMABLE = 75
 
 STAGES = {
     "train": "results/tiny/runs/limited/gla/seed0/run.json",
@@ -32,7 +32,8 @@ STAGES = {
 def test_a_step_that_is_killed_at_random_points_ends_in_the_same_bytes(
     project: Any, finished: Any, stage: str, points: int
 ) -> None:
-    """Each time from nothing: killed, then begun again as Snakemake would, until it is through."""
+    """Each time from nothing: stopped, then begun again as Snakemake would, until it is through. In turn by
+    SIGKILL, by SIGTERM, and, in training, by the time limit that it was told of."""
     printed = project.snakemake("-n", "-p", "--force", STAGES[stage])
     (command,) = (line for line in printed.splitlines() if f"python -m seqarch.cli.{stage} " in line)
     command = command.removeprefix("Shell command: ").strip().partition(" > ")[0]
@@ -45,15 +46,18 @@ def test_a_step_that_is_killed_at_random_points_ends_in_the_same_bytes(
     for point in range(points):
         if stage != "tokenize":  # other shards' parts lie beside it
             shutil.rmtree(outputs)
-        number = (signal.SIGKILL, signal.SIGTERM)[point % 2]
-        process = begin(project, command)
-        # Nothing happens while torch is being loaded.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(seconds * draw.uniform(0.3, 0.9))
-        if process.poll() is None:
-            process.send_signal(number)
-            killed += 1
-        process.wait()
+        # Nothing happens before: torch is being loaded.
+        left = seconds * draw.uniform(0.3, 0.9)
+        if stage == "train" and point % 3 == 2:
+            killed += begin(project, f"{command} --ends {time.time() + left}").wait(120) == EXIT_RESUMABLE
+        else:
+            process = begin(project, command)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(left)
+            if process.poll() is None:
+                process.send_signal((signal.SIGKILL, signal.SIGTERM)[point % 2])
+                killed += 1
+            process.wait()
         run_to_the_end(project, command)
         assert digests(outputs) == digests(finished.workdir / outputs.relative_to(project.workdir)), point
     assert killed >= points // 2
