@@ -95,6 +95,21 @@ def test_a_terminated_training_job_is_retried_and_goes_on_where_it_was(project: 
     assert weights(project) == expected
 
 
+def test_ctrl_c_ends_it_and_the_next_run_goes_on(project: Any) -> None:
+    expected = weights(project)
+    shutil.rmtree(project.workdir / RUN)
+    with start_training(project) as (process, _):
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "Trying to restart job" not in output
+    assert "stopped by SIGINT" in (project.results / "tiny/logs/train/limited/gla/seed0.log").read_text()
+    (state,) = (project.results / "tiny" / "work").glob("*")
+    assert [file for file in state.iterdir() if file.name != "lock"]
+    project.snakemake("--cores", "1", "--rerun-incomplete", f"{RUN}/run.json")
+    assert weights(project) == expected
+
+
 def test_after_a_killed_snakemake_the_run_is_finished_and_equal(project: Any) -> None:
     expected = weights(project)
     shutil.rmtree(project.workdir / RUN)
