@@ -35,6 +35,7 @@ MARKS: dict[str, tuple[str, str, bool]] = {
 PITCH = 0.13  # inches of one pair in a row
 LINE = 0.14  # inches of one line of text
 TOP, BOTTOM = 0.4, 0.75  # inches of the legend and of the axis' label
+WIDE, LEFT = 13.0, 4.07  # inches of the figure, and of the statements at its left
 SMALL = 5.5  # points of a pair's name
 WIDTH, SHORT = 58, 66  # letters of a line of a claim that was tested, and of one that was not
 
@@ -64,9 +65,9 @@ def draw(frame: pd.DataFrame, look: Look) -> Figure:
     heights = [_height(claim, len(pairs.get(claim["claim"], ()))) for _, claim in claims.iterrows()]
     bottoms = np.cumsum(heights)
     tall = bottoms[-1] + TOP + BOTTOM
-    figure = plt.figure(figsize=(11.8, tall))
+    figure = plt.figure(figsize=(WIDE, tall))
     figure.set_layout_engine("none")  # the words beside the axes have columns of their own
-    axes = figure.add_axes((0.345, BOTTOM / tall, 0.275, 1 - (TOP + BOTTOM) / tall))
+    axes = figure.add_axes((LEFT / WIDE, BOTTOM / tall, 3.25 / WIDE, 1 - (TOP + BOTTOM) / tall))
     _scale(axes, frame, bottoms)
     for (_, claim), bottom, height in zip(claims.iterrows(), bottoms, heights, strict=True):
         axes.axhline(bottom, color="#e6e6e6", linewidth=0.6, zorder=0)
