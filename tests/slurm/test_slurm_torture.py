@@ -1,7 +1,7 @@
 """Slurm jobs cancelled at random points, twenty times for each step, end in an undisturbed run's bytes.
 
-At a time limit Slurm sends what `scancel` sends, but looks for it every half minute only, too coarse for
-steps of seconds: test_slurm_interruptions runs into a real one.
+A time limit, which is whole minutes, is too coarse for steps of seconds: test_slurm_interruptions runs into a
+real one.
 """
 
 import hashlib
