@@ -129,6 +129,7 @@ WRONG = [
         "models.m.tokenizer: no 'b'; known: a",
     ),
     ("part", "coree", "part: unknown part 'coree'"),
+    ("part", "", "part: unknown part ''"),
     (
         "parts",
         {"few": {"architectures": ["glaa"]}},
@@ -199,6 +200,13 @@ def test_a_part_names_what_its_patterns_are_made_of() -> None:
         ConfigError, match=r"parts\.some\.architectures: griffin is made of rg-lru, which the part"
     ):
         load(config, CONFIG)
+
+
+def test_a_pattern_in_a_part_that_is_no_list_is_told(smoke: dict[str, Any]) -> None:
+    smoke["architectures"]["odd"] = {"pattern": 3}
+    smoke["parts"] = {"few": {"architectures": ["odd"]}}
+    with pytest.raises(ConfigError, match=r"architectures\.odd\.pattern: expected a list of entries, got 3"):
+        load(smoke, CONFIG)
 
 
 def test_weights_of_a_setting(smoke: dict[str, Any]) -> None:

@@ -164,12 +164,14 @@ def _name_problems(experiment: Experiment) -> Iterable[str]:
     yield from _unknown(experiment.train.overrides, architectures, "train.overrides", "architecture")
     for name, study in experiment.studies.items():
         yield from _unknown(study.architectures, architectures, f"studies.{name}", "architecture")
-    yield from _unknown([experiment.part] if experiment.part else (), experiment.parts, "part", "part")
+    chosen = [] if experiment.part is None else [experiment.part]
+    yield from _unknown(chosen, experiment.parts, "part", "part")
     for name, part in experiment.parts.items():
         where = f"parts.{name}.architectures"
         yield from _unknown(part.architectures, architectures, where, "architecture")
         for each in part.architectures:
-            for block in architectures.get(each, {}).get("pattern", ()):
+            pattern = architectures.get(each, {}).get("pattern")
+            for block in pattern if isinstance(pattern, list) else ():
                 if block not in part.architectures:
                     yield f"{where}: {each} is made of {block}, which the part leaves out: name it, too"
     for section, options in (

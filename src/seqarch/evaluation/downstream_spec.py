@@ -16,7 +16,7 @@ class Known(NamedTuple):
     chance: float
 
 
-KNOWN = {  # the tasks of both papers
+KNOWN = {  # lm-eval's usual tasks
     "boolq": Known("acc", 0.62),  # always "yes"
     "race": Known("acc", 0.25),
     "sciq": Known("acc", 0.25),
