@@ -14,9 +14,12 @@ The tier is chosen once per call from the range of the decays:
 3. `_blocked` with sub-blocks of 8 and exact differences on the diagonal: always finite.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from seqarch.ops.common import clamped_exp, from_chunks, pick_chunk_size, to_chunks, uncompiled
 from seqarch.ops.linear_attention.parts import carry, causal_product, over_time
@@ -49,7 +52,7 @@ def vector_decay(
     E, G = _cumulative(g, T, C, exclusive=bonus is not None)
     tier = _centred
     if not _in_range(E, G):
-        tier, C = _blocked, SUB_BLOCK * -(-min(C, 64) // SUB_BLOCK)
+        tier, C = _blocked, next(size for size in (16, 32, 64) if size >= min(C, 64))
         E, G = _cumulative(g, T, C, exclusive=bonus is not None)
     masks = None if segment_ids is None else chunk_masks(segment_ids, C)
     q, k, v = (to_chunks(x, C).contiguous() for x in (q, k, v))
@@ -100,21 +103,23 @@ def _blocked(
     masks: ChunkMasks | None,
     needs_state: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """A by sub-blocks: a pair I > J goes through R = G just before sub-block I, where both exponents are <=
-    0; the diagonal blocks by centred factors or by exact differences."""
+    """A by halves: the pairs of a block's second half I and its first half J go through R = G at the end of
+    J, where both exponents are <= 0, and so on in each half; at the bottom sub-blocks by centred factors or
+    by exact differences."""
     C = q.shape[-2]
-    c = SUB_BLOCK if _in_range(_blocks(E, SUB_BLOCK), _blocks(G, SUB_BLOCK)) else EXACT_BLOCK
-    in_blocks = (_blocks(x, c) for x in (q, k, G, E))
-    own = _diagonal(c == EXACT_BLOCK, *in_blocks).unbind(-3)
-    rows = [F.pad(own[0], (0, C - c))]
-    for i in range(1, C // c):
-        R = G[..., i * c - 1 : i * c, :]
-        rows_i = slice(i * c, (i + 1) * c)
-        qi = q[..., rows_i, :] * clamped_exp(E[..., rows_i, :] - R)
-        kj = k[..., : i * c, :] * clamped_exp(R - G[..., : i * c, :])
-        row = torch.cat([qi @ kj.transpose(-1, -2), own[i]], dim=-1)
-        rows.append(F.pad(row, (0, C - (i + 1) * c)))
-    A = torch.cat(rows, dim=-2).tril(diagonal)
+    exact = not _in_range(_blocks(E, SUB_BLOCK), _blocks(G, SUB_BLOCK))
+    h = EXACT_BLOCK if exact else SUB_BLOCK
+    in_blocks = (_blocks(x, h) for x in (q, k, G, E))
+    A = _Exact.apply(*in_blocks) if exact else _sub_blocks(*in_blocks)  # [.., C / h, h, h]
+    while h < C:
+        qI, EI = (_halves(x, h)[1] for x in (q, E))
+        kJ, GJ = (_halves(x, h)[0] for x in (k, G))
+        R = GJ[..., -1:, :]
+        IJ = (qI * clamped_exp(EI - R)) @ (kJ * clamped_exp(R - GJ)).transpose(-1, -2)
+        JJ, II = A.unflatten(-3, (-1, 2)).unbind(-3)
+        A = torch.cat([F.pad(JJ, (0, h)), torch.cat([IJ, II], dim=-1)], dim=-2)
+        h *= 2
+    A = A.squeeze(-3).tril(diagonal)
     o = (A if masks is None else A * masks.same) @ v
     if not needs_state:
         return o, None
@@ -134,13 +139,49 @@ def _kept(last: Tensor, masks: ChunkMasks | None) -> Tensor:
     return decay if masks is None else decay * masks.keep[..., None, None]
 
 
-def _diagonal(exact: bool, q: Tensor, k: Tensor, G: Tensor, E: Tensor) -> Tensor:
-    """A inside sub-blocks [.., m, c, c]; entries above the diagonal are anything."""
-    if exact:
-        D = clamped_exp(E.unsqueeze(-2) - G.unsqueeze(-3))  # [.., c, c, K]
-        return (q.unsqueeze(-2) * k.unsqueeze(-3) * D).sum(-1)
+def _sub_blocks(q: Tensor, k: Tensor, G: Tensor, E: Tensor) -> Tensor:
+    """A inside sub-blocks [.., m, c, c] by factors around the middle; anything above the diagonal."""
     M = G[..., G.shape[-2] // 2, :].unsqueeze(-2)
     return (q * (E - M).exp()) @ (k * (M - G).exp()).transpose(-1, -2)
+
+
+class _Exact(torch.autograd.Function):
+    """A inside sub-blocks [.., m, c, c] by differences, 0 above the diagonal. A column at a time, forward and
+    backward: all differences at once, [.., c, c, K], would be the op's largest tensors by far.
+
+    With P_ijd = dA_ij q_id k_jd exp(E_id - G_jd): dE_i = sum_j P_ij = q_i * dq_i, and dG_j = -k_j * dk_j.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, G: Tensor, E: Tensor) -> Tensor:
+        ctx.save_for_backward(q, k, G, E)
+        A = q.new_zeros(*q.shape[:-1], q.shape[-2])
+        for j in range(q.shape[-2]):
+            product = q[..., j:, :] * k[..., j : j + 1, :]
+            A[..., j:, j] = product.mul_(_column(G, E, j)).sum(-1)
+        return A
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dA: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        q, k, G, E = ctx.saved_tensors
+        dq, dk = torch.zeros_like(q), torch.empty_like(k)
+        for j in range(q.shape[-2]):
+            weight = dA[..., j:, j : j + 1] * _column(G, E, j)
+            dq[..., j:, :].addcmul_(weight, k[..., j : j + 1, :])
+            dk[..., j, :] = weight.mul_(q[..., j:, :]).sum(-2)
+        return dq, dk, (-k * dk).sum_to_size(G.shape), (q * dq).sum_to_size(E.shape)
+
+
+def _column(G: Tensor, E: Tensor, j: int) -> Tensor:
+    """exp(E_i - G_j) of the steps i >= j."""
+    return clamped_exp(E[..., j:, :] - G[..., j : j + 1, :])
+
+
+def _halves(x: Tensor, h: int) -> tuple[Tensor, Tensor]:
+    """[.., C, D] -> the first and the second halves of blocks of 2 h, [.., C / 2h, h, D] each."""
+    first, second = x.unflatten(-2, (-1, 2, h)).unbind(-3)
+    return first, second
 
 
 def _blocks(x: Tensor, c: int) -> Tensor:
@@ -157,8 +198,7 @@ def _cumulative(g: Tensor, T: int, C: int, exclusive: bool) -> tuple[Tensor, Ten
 
 def _in_range(E: Tensor, G: Tensor) -> bool:
     """Whether exponents around the middle of each block stay where products of two factors neither overflow
-    nor
-    lose digits: 80 in float32, 600 in float64."""
+    nor lose digits: 80 in float32, 600 in float64."""
     bound = 600.0 if G.dtype == torch.float64 else 80.0
     with torch.no_grad():
         M = G[..., G.shape[-2] // 2, :]
