@@ -64,14 +64,14 @@ class Mixer(Layer):
     ) -> tuple[Tensor, State | None]:
         c, before = self.config, state or {}
         after: State = {}
-        inputs = x.expand(c.shifts, *x.shape)
+        inputs = [x] * c.shifts  # r, k, v, g, w
         if self.shift is not None:
             previous, after["shift"] = token_shift(
                 x, initial_state=before.get("shift"), segment_ids=segment_ids
             )
-            inputs = self.shift(x, previous - x)  # [r, k, v, g, w; B, T, d]
-        mixed = inputs[: c.projections].flatten(1, 2)
-        r, k, v, *gate = torch.bmm(mixed, self.projections).unflatten(1, x.shape[:2]).unbind(0)
+            inputs = self.shift(x, previous - x)
+        pairs = zip(inputs, self.projections.unbind(0), strict=False)  # w's has no projection
+        r, k, v, *gate = (each @ projection for each, projection in pairs)
         r, k, v = (split_heads(each, c.n_heads) for each in (r, k, v))
         if c.position == "rope":
             r, k = turn(torch.cat([r, k], 2), before, after, segment_ids, positions, shared).chunk(2, dim=2)
@@ -101,7 +101,7 @@ class Mixer(Layer):
 
 
 class DataShift(nn.Module):
-    """The data-dependent token shift: the mixed inputs [M, B, T, d] of x and D = previous - x."""
+    """The data-dependent token shift: the M mixed inputs [B, T, d] of x and D = previous - x."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -124,8 +124,10 @@ class DataShift(nn.Module):
             self.mu_x.copy_(early)
             self.mu.copy_(torch.stack(rows))
 
-    def forward(self, x: Tensor, difference: Tensor) -> Tensor:
+    def forward(self, x: Tensor, difference: Tensor) -> list[Tensor]:
         low = torch.tanh(torch.addcmul(x, difference, self.mu_x) @ self.down)  # [B, T, M rank]
         low = low.flatten(0, 1).unflatten(-1, (len(self.mu), -1)).transpose(0, 1)  # [M, B T, rank]
         weight = torch.baddbmm(self.mu.unsqueeze(1), low, self.up)  # [M, B T, d]
-        return torch.addcmul(x, difference, weight.unflatten(1, x.shape[:2]))
+        # One by one: a tensor of all of them is so large that malloc maps it anew each time; on a CPU the page
+        # faults cost a third of the layer.
+        return [torch.addcmul(x, difference, each) for each in weight.unflatten(1, x.shape[:2]).unbind(0)]
