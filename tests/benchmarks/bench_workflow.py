@@ -40,15 +40,13 @@ def rows() -> Iterator[dict[str, Any]]:
             "peer": f"{allowed} s are allowed",
             "ours_seconds": best,
             "peer_seconds": allowed,
-            "ratio": allowed / best,
             "goal": 1,
-            "pass": best <= allowed,
         }
     yield _overhead()
 
 
 def _overhead() -> dict[str, Any]:
-    """Jobs that do nothing, one after another, against the same shell commands."""
+    """Jobs that do nothing, one after another, and the same shell commands."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "Snakefile").write_text(NOTHING)
         command = [sys.executable, "-m", "snakemake", "--quiet", "--cores", "1", "-d", folder]
@@ -66,12 +64,10 @@ def _overhead() -> dict[str, Any]:
         "shape": f"{JOBS} jobs, planning included",
         "threads": 1,
         "ours": "snakemake",
-        "peer": "bash -c",
+        "peer": f"{OVERHEAD} s are allowed (bash -c alone: {peer:.2g} s)",
         "ours_seconds": ours,
-        "peer_seconds": peer,
-        "ratio": peer / ours,
-        "goal": "",
-        "pass": ours <= OVERHEAD,
+        "peer_seconds": OVERHEAD,
+        "goal": 1,
     }
 
 

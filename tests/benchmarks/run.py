@@ -18,6 +18,7 @@ import argparse
 import csv
 import importlib.util
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -114,6 +115,8 @@ def complete(row: dict[str, Any], load: float) -> dict[str, Any]:
         raise ValueError(f"unknown columns {sorted(unknown)}")
     if missing:
         raise ValueError(f"missing columns {sorted(missing)}")
+    if not isinstance(row["goal"], int | float):
+        raise ValueError(f"goal: expected a number, got {row['goal']!r}")
     row = {"peer": "", "peer_seconds": None, **row}
     ratio = row["peer_seconds"] / row["ours_seconds"] if row["peer_seconds"] else None
     passed = row["pass"] if "pass" in row else ratio is not None and ratio >= row["goal"]
@@ -133,4 +136,5 @@ def _show(row: dict[str, Any], elapsed: float) -> None:
 
 if __name__ == "__main__":
     os.chdir(HERE.parents[1])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # writes what was measured, as Ctrl-C does
     raise SystemExit(main())
