@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +106,17 @@ def test_the_command_prints_tables_and_refuses_nonsense(
     for wrong in (["--mfu", "1.5"], ["--peak-tflops", "0"]):
         with pytest.raises(SystemExit):
             cli.main(["--configfile", file, *wrong])
+
+
+def test_a_part_is_estimated_alone_and_what_is_not_counted_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = str(CONFIG / "study_cpu.yaml")
+    assert cli.main(["--configfile", file, "--part", "core", "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    parts = yaml.safe_load(Path(file).read_text())["parts"]
+    assert {row["architecture"] for row in rows} == set(parts["core"]["architectures"])
+    assert cli.main(["--configfile", file, "--part", "cor"]) == 2
+    assert "did you mean 'core'?" in capsys.readouterr().err
+    assert cli.main(["--configfile", str(CONFIG / "config.yaml")]) == 0
+    assert re.search(r"without the hours of these jobs: \d+ recall", capsys.readouterr().out)

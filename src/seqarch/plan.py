@@ -340,8 +340,8 @@ class Plan:
             )
 
 
-def open_experiment(path: Path, config_dir: Path) -> Plan:
-    """The plan of a configuration file, for commands about whole experiments.
+def open_experiment(path: Path, config_dir: Path, part: str | None = None) -> Plan:
+    """The plan of a configuration file or of one of its parts, for commands about whole experiments.
 
     Raises ConfigError if the file cannot be read, or is no configuration.
     """
@@ -352,4 +352,4 @@ def open_experiment(path: Path, config_dir: Path) -> Plan:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     if not isinstance(config, dict):
         raise ConfigError(f"{path}: expected a mapping of keys, as in config/README.md")
-    return Plan(load(config, config_dir), config_dir)
+    return Plan(load(config if part is None else {**config, "part": part}, config_dir), config_dir)

@@ -18,6 +18,7 @@ from seqarch.estimate import Machine, by_architecture, disk, jobs
 from seqarch.plan import Plan, open_experiment
 
 CONFIG = Path(__file__).parents[3] / "config"
+UNCOUNTED = ("downstream", "recall", "predict", "predict_pretrained")  # their hours are not estimated
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--configfile", required=True, type=Path)
+    parser.add_argument("--part", metavar="NAME", help="of the file's `parts`: this one alone")
     parser.add_argument(
         "--peak-tflops", type=_positive, default=989.0, help="of one accelerator, dense bf16; H100"
     )
@@ -36,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     machine = Machine(args.peak_tflops * 1e12, args.mfu, args.at_once)
     try:
-        plan = open_experiment(args.configfile, CONFIG)
+        plan = open_experiment(args.configfile, CONFIG, args.part)
         rows = list(by_architecture(plan, machine))
     except SeqarchError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -110,9 +112,11 @@ def _print(plan: Plan, machine: Machine, rows: list[dict[str, Any]]) -> None:
     hours = sum(row["training_hours"] + row["trial_hours"] + row["loss_hours"] for row in rows)
     days = hours / machine.at_once / 24
     print(f"in all {_number(hours)} accelerator-hours: {_number(days)} days on {machine.at_once}")
+    counted = jobs(plan)
+    if left_out := [f"{counted[rule]:,} {rule}" for rule in UNCOUNTED if rule in counted]:
+        print(f"without the hours of these jobs: {', '.join(left_out)}")
     for kind, size in disk(plan, rows).items():
         print(f"disk, {kind}: {_number(size / 1e9)} GB")
-    counted = jobs(plan)
     most = sorted(counted, key=lambda rule: -counted[rule])[:5]
     print(f"jobs: {sum(counted.values()):,} ({', '.join(f'{counted[rule]:,} {rule}' for rule in most)} …)")
 

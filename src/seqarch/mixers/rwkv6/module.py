@@ -128,6 +128,6 @@ class DataShift(nn.Module):
         low = torch.tanh(torch.addcmul(x, difference, self.mu_x) @ self.down)  # [B, T, M rank]
         low = low.flatten(0, 1).unflatten(-1, (len(self.mu), -1)).transpose(0, 1)  # [M, B T, rank]
         weight = torch.baddbmm(self.mu.unsqueeze(1), low, self.up)  # [M, B T, d]
-        # One by one: a tensor of all of them is so large that malloc maps it anew each time; on a CPU the page
-        # faults cost a third of the layer.
+        # One by one: a tensor of all of them is so large that malloc maps it anew each time; on a CPU the
+        # page faults cost a third of the layer.
         return [torch.addcmul(x, difference, each) for each in weight.unflatten(1, x.shape[:2]).unbind(0)]
