@@ -213,6 +213,17 @@ def test_forest_shows_estimates_intervals_seeds_and_verdicts(tables, draw):
     assert {"inconclusive", "different (Holm p < 0.05)"} <= set(texts)
 
 
+def test_names_of_rows_do_not_run_into_each_other(tables, draw):
+    frame = plotted("equal_loss", tables)
+    frame = frame[frame["arch"].isin(["gla", "transformer"])]
+    long = [frame.assign(study=name) for name in ("positions_and_norms", "temperature")]
+    figure = draw("equal_loss", pd.concat(long))
+    figure.canvas.draw()
+    boxes = [axes.yaxis.label.get_window_extent() for axes in figure.axes if axes.get_ylabel()]
+    assert len(boxes) == 4
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+
+
 def test_forest_says_what_is_missing(tables, draw):
     frame = plotted("equal_loss", tables)
     gone = frame[~((frame["arch"] == "gla") & (frame["domain"] == "code"))].copy()

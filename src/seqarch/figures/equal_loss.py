@@ -54,7 +54,13 @@ def draw(frame: pd.DataFrame, look: Look) -> Figure:
     )
     domains = sorted(frame["domain"].unique(), key=lambda name: (name == "macro_ood", name))
     names = {study: ordered(rows["arch"], rows["ref"].iloc[0]) for study, rows in frame.groupby("study")}
-    heights = [0.55 + 0.3 * len(names[study]) for study, _ in places]
+    labels = [setting if len(names) == 1 else f"{study}\n{setting}" for study, setting in places]
+    heights = [
+        max(
+            0.55 + 0.3 * len(names[study]), 0.4 + 0.1 * max(map(len, label.split("\n")))
+        )  # the label is upright
+        for (study, _), label in zip(places, labels, strict=True)
+    ]
     figure, grid = plt.subplots(
         len(places),
         len(domains),
@@ -73,7 +79,7 @@ def draw(frame: pd.DataFrame, look: Look) -> Figure:
                 axes.set_title(domain_title(domain), fontweight="bold" if domain == "macro_ood" else None)
         grid[row, 0].set_yticks(range(len(names[study])), names[study])
         grid[row, 0].set_ylim(len(names[study]) - 0.4, -0.6)
-        side_label(grid[row, 0], setting if len(names) == 1 else f"{study}\n{setting}")
+        side_label(grid[row, 0], labels[row])
     references = " or ".join(sorted(frame["ref"].unique()))
     label = f"out-of-domain loss minus that of {references} at equal in-domain loss (nats per token)"
     figure.supxlabel(label, fontsize=8)
