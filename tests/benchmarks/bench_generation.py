@@ -3,9 +3,7 @@ weights; and the whole of a small evaluation, prefill and 128 tokens, in seconds
 
 Both sides get the same prompts, all of one length, and make the same number of tokens; the first ones must be
 equal. The decoding row leaves the prefill out on both sides: the time of 8 + n tokens minus that of 8. What
-bounds it stands beside it: the step's matrix products alone, one pass over its state (read, scale, write),
-and the least time of launching as many operations as the step does; and the step's very operations, replayed
-without the model's Python.
+bounds it stands beside it: the step's own operations, replayed without the model's Python.
 """
 
 import os
@@ -82,7 +80,6 @@ def against_transformers(threads: int) -> Iterator[dict[str, Any]]:
         long = alternately(run(ours, 8 + new), run(theirs, 8 + new))
         calls = recorded(ours.model, batch)
         operations = sum(not getattr(func, "is_view", False) for func, _, _ in calls)  # views cost little
-        bound = min(new * bare_step(ours.model, batch, operations) for _ in range(REPEATS))
         replayed = min(new * replayed_step(calls) for _ in range(REPEATS))
         row = {"threads": threads, "ours": "OwnModel", "peer": "transformers generate", "goal": GOAL}
         shape = f"{batch} x {prompt} + {new}, d {D}, {LAYERS} layers"
@@ -96,15 +93,6 @@ def against_transformers(threads: int) -> Iterator[dict[str, Any]]:
         yield {
             **row,
             "benchmark": "generation mamba2, decoding, against what bounds it",
-            "shape": shape,
-            "peer": "bare products, state, launches",
-            "ours_seconds": long[0] - short[0],
-            "peer_seconds": bound,
-            "goal": 0.5,
-        }
-        yield {
-            **row,
-            "benchmark": "generation mamba2, decoding, against its own operations",
             "shape": shape,
             "peer": f"{operations} operations and {len(calls) - operations} views without the model's Python",
             "ours_seconds": long[0] - short[0],
@@ -149,25 +137,6 @@ def replayed_step(calls: list[tuple[Any, Any, Any]]) -> float:
     for _ in range(steps):
         for func, args, kwargs in calls:
             func(*args, **kwargs)
-    return (time.perf_counter() - start) / steps
-
-
-@torch.inference_mode()
-def bare_step(model: Decoder, batch: int, operations: int) -> float:
-    """Seconds of a step's matrix products, of one pass over its state, and of launching its operations."""
-    weights = [module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)]
-    weights.append(model.embedding.weight)  # the head's
-    inputs = [torch.randn(batch, weight.shape[1]) for weight in weights]
-    states = [torch.randn(batch, HEADS, STATE, WIDTH) for _ in range(LAYERS)]
-    nothing = torch.zeros(8)
-    start, steps = time.perf_counter(), 20
-    for _ in range(steps):
-        for x, weight in zip(inputs, weights, strict=True):
-            torch.nn.functional.linear(x, weight)
-        for each in states:
-            each.mul_(0.999)
-        for _ in range(operations - len(inputs) - len(states)):
-            torch.add(nothing, 1.0)
     return (time.perf_counter() - start) / steps
 
 
