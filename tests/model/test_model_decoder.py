@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from seqarch.architecture import resolve
+from seqarch.mixers import registry
 from seqarch.model import Decoder, PositionOutOfRange
 
 
@@ -227,3 +228,12 @@ def test_output_norm_off_keeps_the_gate() -> None:
             mixer.projection.weight[128:256] *= 2  # v
         ratio = (mixer(x)[0] / before).median().item()
         assert ratio == pytest.approx(2.0 if scales else 1.0, rel=0.01)
+
+
+@pytest.mark.parametrize("n_layers", [1, 2])
+@pytest.mark.parametrize("mixer", registry.names())
+def test_what_takes_a_gradient_gets_one(mixer: str, n_layers: int) -> None:
+    """DDP refuses a model in which it doesn't."""
+    model = build({"mixer": mixer}, n_layers=n_layers)
+    model(torch.randint(0, 50, (2, 20)))[0].sum().backward()
+    assert [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None] == []

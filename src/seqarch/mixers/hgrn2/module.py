@@ -23,7 +23,8 @@ class Shared(SharedParameters):
 
     def __init__(self, configs: list[Config]) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.zeros(len(configs), configs[0].width))
+        # The first block's bound is 0 whatever the table holds: a single row learns nothing.
+        self.table = nn.Parameter(torch.zeros(len(configs), configs[0].width), requires_grad=len(configs) > 1)
         self.table.no_weight_decay = True  # type: ignore[attr-defined]
 
     def init_weights(self) -> None:
