@@ -5,7 +5,7 @@ Layout is [B, T, H, D] outside and [B, H, N, C, D] in chunk form: N chunks of C 
 
 import functools
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,33 @@ def accumulation_dtype(*tensors: Tensor | None) -> torch.dtype:
     return (
         torch.float64 if any(t is not None and t.dtype == torch.float64 for t in tensors) else torch.float32
     )
+
+
+def outside_autocast(n_inputs: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """An op that chooses its precision itself: within torch.autocast its first `n_inputs` arguments come in
+    autocast's dtype, as to a matrix product, and what it computes with them is not lowered.
+
+    References sum in float32, which autocast would undo product by product; kernels want inputs of one dtype.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            device = args[0].device.type  # type: ignore[attr-defined]
+            if not torch.is_autocast_enabled(device):
+                return function(*args, **kwargs)
+            lowered = [_lowered(x) if i < n_inputs else x for i, x in enumerate(args)]
+            with torch.autocast(device, enabled=False):
+                return function(*lowered, **kwargs)  # type: ignore[arg-type]
+
+        return call
+
+    return decorate
+
+
+def _lowered(x: Any) -> Any:
+    """In autocast's dtype, float64 aside."""
+    return x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(x.device.type))
 
 
 def clamped_exp(x: Tensor) -> Tensor:

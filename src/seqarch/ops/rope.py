@@ -27,7 +27,7 @@ def cached_rope_table(
     """`rope_table`, computed once per forward pass of the model (`shared` is that pass's dictionary)."""
     if shared is None:
         return rope_table(positions, width, theta, dtype)
-    key = f"rope/{width}/{theta}"
+    key = f"rope/{width}/{theta}/{dtype}"
     if key not in shared:
         shared[key] = rope_table(positions, width, theta, dtype)
     return shared[key]

@@ -5,13 +5,14 @@ from torch import Tensor
 
 from seqarch.ops import backend as backends
 from seqarch.ops import fla_adapter
-from seqarch.ops.common import accumulation_dtype
+from seqarch.ops.common import accumulation_dtype, outside_autocast
 from seqarch.ops.delta_rule.chunked import default_chunk_size
 from seqarch.ops.delta_rule.reference import delta_rule_chunked, delta_rule_recurrent
 
 OP = "delta_rule"
 
 
+@outside_autocast(3)
 def delta_rule(
     q: Tensor,
     k: Tensor,

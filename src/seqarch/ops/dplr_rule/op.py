@@ -5,13 +5,14 @@ from torch import Tensor
 
 from seqarch.ops import backend as backends
 from seqarch.ops import fla_adapter
-from seqarch.ops.common import accumulation_dtype
+from seqarch.ops.common import accumulation_dtype, outside_autocast
 from seqarch.ops.delta_rule.chunked import default_chunk_size
 from seqarch.ops.dplr_rule.reference import dplr_rule_chunked, dplr_rule_recurrent
 
 OP = "dplr_rule"
 
 
+@outside_autocast(5)
 def dplr_rule(
     q: Tensor,
     k: Tensor,

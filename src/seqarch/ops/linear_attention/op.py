@@ -11,12 +11,13 @@ from torch import Tensor
 
 from seqarch.ops import backend as backends
 from seqarch.ops import fla_adapter
-from seqarch.ops.common import accumulation_dtype
+from seqarch.ops.common import accumulation_dtype, outside_autocast
 from seqarch.ops.linear_attention.recurrent import linear_attention_recurrent
 from seqarch.ops.linear_attention.scalar import scalar_decay
 from seqarch.ops.linear_attention.vector import vector_decay
 
 
+@outside_autocast(3)
 def linear_attention(
     q: Tensor,
     k: Tensor,

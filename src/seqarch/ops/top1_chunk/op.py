@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from seqarch.ops.backend import BackendUnavailable, choose
+from seqarch.ops.common import outside_autocast
 from seqarch.ops.top1_chunk import cache, decode, reference, summary
 from seqarch.ops.top1_chunk.functions import ApproxRouter, ChunkAttention, ExactRouter, Parts, PyTorch, Size
 from seqarch.ops.top1_chunk.layout import Grid, make_grid
@@ -24,6 +25,7 @@ from seqarch.ops.top1_element.op import MAX_WIDTH
 from seqarch.ops.top1_element.op import unsupported as unsupported_heads
 
 
+@outside_autocast(3)
 def top1_chunk(
     q: Tensor,
     k: Tensor,
