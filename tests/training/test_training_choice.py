@@ -1,19 +1,25 @@
 """Learning rates: the grid's options, trials that really train, the choice."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from seqarch.cli import choice as choice_command
+from seqarch.cli import sweep as sweep_command
 from seqarch.errors import ConfigError
-from seqarch.files import read_json
+from seqarch.files import read_json, write_json
 from seqarch.schema import parse
 from seqarch.training.choice import ChoiceError, ChoiceJob, choose, read_choice, trial
 from seqarch.training.loop import Job, train
 from seqarch.training.spec import TrainSection
+from seqarch.training.workdir import WorkDirectory
 
 JOB = ChoiceJob(setting="limited", architecture="gla", rates=(1e-3, 3e-3, 1e-2))
 SECTION: dict[str, Any] = {
@@ -114,6 +120,84 @@ def test_a_trial_keeps_no_checkpoint_and_tells_its_loss(make_job: Callable[..., 
     assert not told["diverged"]
     assert 0 < told["validation_loss"] < 6
     assert told["learning_rate"] == 1e-2
+
+
+def test_a_trial_killed_before_it_is_published_goes_on_from_its_state(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = replace(make_job(), trial=True)
+
+    def kill(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WorkDirectory, "publish", kill)
+        with pytest.raises(KeyboardInterrupt):
+            train(job)
+    train(job)
+    assert read_json(job.run / "run.json")["resumed"] == 1
+    assert not (job.run / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_last_validation_loss_that_is_not_finite_is_divergence(tmp_path: Path, loss: float) -> None:
+    spec = {"setting": "limited", "architecture": "gla", "seed": 0}
+    spec["train"] = {"learning_rate": 1e-2, "budgets": [64]}
+    write_json(tmp_path / "run.json", {"provenance": {"spec": spec}, "diverged": False})
+    pq.write_table(pa.table({"validation_loss": [2.0, loss]}), tmp_path / "metrics.parquet")
+    told = trial(tmp_path / "run.json")
+    assert (told["diverged"], told["validation_loss"]) == (True, None)
+    assert choose(JOB, [*trials(2.0, 1.9, 1.0)[:2], told])["learning_rate"] == 3e-3
+
+
+def test_equal_trials_give_equal_choices(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    texts = []
+    spec = {"setting": "limited", "architecture": "all-attention", "rates": [1e-2]}
+    for folder in ("one", "two"):
+        job = replace(make_job(f"{folder}/lr0.01"), trial=True)
+        train(job)
+        summary = read_json(job.run / "run.json")
+        write_json(job.run / "run.json", {**summary, "finished": folder})  # another time, another host
+        out = tmp_path / folder / "choice.json"
+        arguments = ["--spec", json.dumps(spec), "--trials", str(job.run / "run.json"), "--out", str(out)]
+        assert choice_command.main(arguments) == 0
+        texts.append(out.read_bytes())
+    assert texts[0] == texts[1]
+    assert read_json(out)["provenance"]["inputs"].keys() == {"trial lr0.01"}
+
+
+def test_a_sweep_keeps_its_own_finished_trials_and_no_others(
+    make_job: Callable[..., Job],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    submitted: list[Job] = []
+
+    def submit(jobs: list[Job], *given: Any) -> None:
+        submitted.extend(jobs)
+        for each in jobs:
+            train(each)
+
+    monkeypatch.setattr(sweep_command, "submit", submit)
+    job = make_job()
+
+    def sweep(spec: Any) -> int:
+        arguments = ["--spec", json.dumps(spec), "--grid", "1e-3", "1e-2", "--out", str(tmp_path / "sweep")]
+        return sweep_command.main(
+            [*arguments, "--gpus", "0", "--manifests", *map(str, job.manifests.values())]
+        )
+
+    assert sweep(job.record["spec"]) == 0
+    assert len(submitted) == 2
+    assert sweep(job.record["spec"]) == 0
+    assert sweep({**job.record["spec"], "seed": 1}) == 1
+    assert len(submitted) == 2
+    said = capsys.readouterr().err
+    assert (
+        f"{tmp_path}/sweep/lr0.001 holds a trial of another sweep: it differs from this one in spec." in said
+    )
+    assert "Choose another --out" in said
 
 
 def test_a_trial_that_diverges_says_so_and_ends_well(make_job: Callable[..., Job], tmp_path: Path) -> None:

@@ -328,6 +328,30 @@ def kill_a_process(job: Job) -> None:
     os.kill(int(lock.read_text().split()[1]), signal.SIGKILL)
 
 
+def test_a_requeued_job_waits_for_its_end_through_any_signal(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Returning would be success for submitit."""
+    pauses = []
+
+    def pause() -> None:
+        pauses.append(1)
+        if len(pauses) == 3:
+            raise SystemExit  # killed
+
+    def interrupted(job: Job) -> None:
+        raise Interrupted("its time was up")
+
+    asked = []
+    monkeypatch.setattr(launcher, "launch", interrupted)
+    monkeypatch.setattr(launcher.subprocess, "run", lambda command, check: asked.append(command))
+    monkeypatch.setattr(launcher.signal, "pause", pause)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with pytest.raises(SystemExit):
+        launcher._Requeueing(make_job())()
+    assert asked == [["scontrol", "requeue", "7"]]
+
+
 def test_gpus_that_submitit_cannot_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "pick_device", lambda name: torch.device("cuda"))
     for names, found in (("0,3", (0, 3)), ("2,1,0", (2, 1))):

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,6 +14,7 @@ from seqarch.files import sha256_file
 from seqarch.model import Decoder
 from seqarch.provenance import read_record
 from seqarch.tasks.language_modelling import LanguageModelling
+from seqarch.training import loop
 from seqarch.training.checkpoint import load_model
 from seqarch.training.data import DataError
 from seqarch.training.errors import NonFiniteError, WorkDirectoryError
@@ -163,6 +165,21 @@ def test_a_loss_that_is_not_finite_is_refused_before_the_step(make_job: MakeJob)
         train(job)
     assert str(again.value).split(";")[0] == str(caught.value).split(";")[0]
     assert not job.run.exists()
+
+
+def test_a_validation_loss_that_is_not_finite_is_refused(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "mean_loss", lambda *given: math.inf)
+    job = make_job()
+    for _ in range(2):  # also when it is taken up again
+        with pytest.raises(NonFiniteError, match=r"step 5: validation loss inf .* kept in .*Lower"):
+            train(job)
+    assert not job.run.exists()
+    trial = replace(make_job("trial"), trial=True)
+    train(trial)
+    assert json.loads((trial.run / "run.json").read_text())["diverged"]
+    assert [row["step"] for row in rows(trial.run)] == [1, 2, 3, 4]
 
 
 def test_a_run_replaces_the_one_before_it(make_job: MakeJob) -> None:

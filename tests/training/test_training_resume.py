@@ -1,5 +1,6 @@
 """An interrupted run ends bitwise as an uninterrupted one, and says what is wrong where it cannot."""
 
+import errno
 import json
 import logging
 import os
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.context import ForkProcess
@@ -19,8 +20,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from seqarch.cli import clean, common
+from seqarch.cli import train as train_command
 from seqarch.files import sha256_file
 from seqarch.mixers import registry
+from seqarch.provenance import ProvenanceError
 from seqarch.training.errors import Interrupted, WorkDirectoryError
 from seqarch.training.loop import Job, Trainer, train
 from seqarch.training.numerics import numerics
@@ -288,6 +292,107 @@ def test_the_lock_of_a_removed_directory_is_no_lock(tmp_path: Path) -> None:
         first.remove()
         with WorkDirectory(tmp_path, "run") as second:
             assert second.path.is_dir()
+
+
+def test_a_directory_that_cannot_be_deleted_does_not_fail_the_run(
+    make_job: MakeJob, reference: dict, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(path: Path) -> None:
+        raise OSError(errno.ENOTEMPTY, "Directory not empty", str(path))
+
+    monkeypatch.setattr(Path, "rmdir", refuse)
+    job = make_job()
+    train(job)
+    assert digests(job.run) == reference
+    (left,) = job.work.iterdir()
+    assert f"{left} is of no more use, but could not be deleted" in caplog.text
+    assert list(left.iterdir()) == []
+
+
+def test_the_lock_goes_last_and_is_closed_before_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS keeps a file that is deleted while it is open in its directory, which then cannot be deleted."""
+    gone: list[str] = []
+
+    def unlink(path: Path) -> None:
+        gone.append(path.name)
+        os.unlink(path)
+
+    def rmdir(path: Path) -> None:
+        held = {os.readlink(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd") if exists(each)}
+        assert not {each for each in held if each.startswith(f"{path}/")}
+        os.rmdir(path)
+
+    def exists(descriptor: str) -> bool:
+        return os.path.lexists(f"/proc/self/fd/{descriptor}")
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    monkeypatch.setattr(Path, "rmdir", rmdir)
+    with WorkDirectory(tmp_path, "run") as work:
+        (work.path / "job.json").write_text("{}")
+        work.delete()
+    assert gone == ["job.json", "lock"]
+    assert not work.path.exists()
+
+
+def test_a_directory_in_use_is_not_deleted_and_an_unused_one_is(tmp_path: Path) -> None:
+    with WorkDirectory(tmp_path, "run") as work:
+        assert not clean.delete(work.path)
+        assert (work.path / "lock").is_file()
+    assert clean.delete(work.path)
+    assert not work.path.exists()
+
+
+def test_clean_reports_what_it_could_not_delete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(path: Path) -> None:
+        raise OSError(errno.ENOTEMPTY, "Directory not empty", str(path))
+
+    (tmp_path / "work" / "0123").mkdir(parents=True)
+    found = clean.Left(tmp_path / "work" / "0123", "limited/gla/0", "stale", 0)
+    monkeypatch.setattr(clean, "open_experiment", lambda *given: None)
+    monkeypatch.setattr(clean, "left", lambda plan: [found])
+    monkeypatch.setattr(Path, "rmdir", refuse)
+    assert clean.main(["--stale"]) == 1
+    said = capsys.readouterr()
+    assert f"error: {found.path} could not be deleted: [Errno 39]" in said.err
+    assert said.out.startswith("stale ")
+
+
+def test_changed_code_keeps_the_state_and_makes_no_run_directory(make_job: MakeJob, reference: dict) -> None:
+    def refuse() -> None:
+        raise ProvenanceError("the code changed")
+
+    job = make_job()
+    with pytest.raises(ProvenanceError, match="the code changed"):
+        train(replace(job, verify=refuse))
+    assert not job.run.exists()
+    train(job)  # from the state at the end: no step is made again
+    assert json.loads((job.run / "run.json").read_text())["resumed"] == 1
+    assert digests(job.run) == reference
+
+
+def test_the_command_verifies_the_code_before_it_publishes(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = make_job()
+    found = common.verify_code
+    calls: list[bool] = []
+
+    def changed(modules: Sequence[str], planned: str) -> None:
+        calls.append(job.run.exists())
+        found(modules, planned if len(calls) == 1 else "0" * 64)  # edited while it trained
+
+    monkeypatch.setattr(common, "verify_code", changed)
+    arguments = ["--spec", json.dumps(job.record["spec"]), "--code", job.record["code"], "--device", "cpu"]
+    arguments += ["--manifests", *map(str, job.manifests.values())]
+    assert train_command.main([*arguments, "--work", str(job.work), "--run", str(job.run)]) == 1
+    assert "changed after this job was queued" in capsys.readouterr().err
+    assert calls == [False, False]
+    assert states(job)
+    assert not job.run.exists()
 
 
 def test_a_full_disk_keeps_the_last_state(make_job: MakeJob, reference: dict) -> None:

@@ -4,8 +4,9 @@
         --reason "only a log line of the trainer changed"
 
 Run it where you run snakemake. Give files or folders; of the outputs below them, those are adopted that were
-made with the same specification and other code. Nothing is adopted if one has another specification. What was
-made from them is made again (evaluation, tables, figures); they are not.
+made with the same specification and other code. Nothing is adopted if one has another specification, or if a
+trial, a choice, a run or its loss was made from other files than are there now (of other outputs, look to it
+yourself). What was made from them is made again (evaluation, tables, figures); they are not.
 """
 
 import argparse

@@ -16,7 +16,13 @@ log = logging.getLogger(__name__)
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = step_parser("choice", __doc__ or "")
-    parser.add_argument("--trials", required=True, nargs="+", type=Path, help="run.json of every trial")
+    parser.add_argument(
+        "--trials",
+        required=True,
+        nargs="+",
+        type=Path,
+        help="run.json of every trial; metrics.parquet lies beside",
+    )
     parser.add_argument("--out", required=True, type=Path, help="choice.json")
     return run_step("choice", parser, _choice, argv)
 
@@ -30,8 +36,10 @@ def _choice(args: argparse.Namespace) -> None:
             job.architecture,
             choice["learning_rate"],
         )
-    inputs = {f"trial {each.parent.name}": each for each in args.trials}
-    write_json(args.out, {**choice, "provenance": record("choice", args.spec, args.code, inputs)})
+    # run.json holds times and the host: equal trials have equal metrics, not equal summaries.
+    inputs = {f"trial {each.parent.name}": each.with_name("metrics.parquet") for each in args.trials}
+    provenance = record("choice", args.spec, args.code, inputs, origins=args.trials)
+    write_json(args.out, {**choice, "provenance": provenance})
 
 
 if __name__ == "__main__":

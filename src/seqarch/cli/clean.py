@@ -10,7 +10,6 @@ the code changed. A state in use is never deleted. Run it where you run snakemak
 import argparse
 import fcntl
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from seqarch.errors import SeqarchError
 from seqarch.files import read_json
 from seqarch.plan import Plan, open_experiment
 from seqarch.rules import RULES
-from seqarch.training.workdir import ABOUT, asked
+from seqarch.training.workdir import ABOUT, InUseError, WorkDirectory, asked
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -50,14 +49,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SeqarchError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    found = list(left(plan))
+    found, failures = list(left(plan)), 0
     for each in found:
-        gone = args.stale and each.status == "stale" and delete(each.path)
-        word = "deleted" if gone else each.status
+        word = each.status
+        try:
+            if args.stale and each.status == "stale" and delete(each.path):
+                word = "deleted"
+        except (OSError, SeqarchError) as error:
+            print(f"error: {each.path} could not be deleted: {error}", file=sys.stderr)
+            failures += 1
         print(f"{word:8} {each.n_bytes / 1e6:12,.1f} MB  {each.path}  {each.name}")
     if not found:
         print(f"nothing unfinished in {plan.root}/work")
-    return 0
+    return 1 if failures else 0
 
 
 def left(plan: Plan) -> Iterator[Left]:
@@ -110,16 +114,13 @@ def _is_used(path: Path) -> bool:
 
 
 def delete(path: Path) -> bool:
-    """Delete an unfinished run's directory. Its lock is held meanwhile: a run that starts just now waits."""
+    """Delete an unfinished run's directory, unless it is in use. A run that starts meanwhile is refused."""
+    work = WorkDirectory(path.parent, path.name)
     try:
-        descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        work.open()
+    except InUseError:
         return False
-    try:
-        shutil.rmtree(path)
-    finally:
-        os.close(descriptor)
+    work.delete()
     return True
 
 

@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +50,18 @@ def run_step(
     argv: Sequence[str] | None = None,
     mixers: Callable[[Any], Iterable[str]] = lambda spec: (),
     modules: Callable[[Any], Iterable[str]] = lambda spec: (),
+    verifies: bool = False,
 ) -> int:
     """Parse, verify code and inputs, call `function(args)`, verify the code again; the process's exit code.
 
-    `args.code` is always set when `function` runs. A SeqarchError, or a full disk, becomes one message on
-    stderr. SIGTERM is turned into SystemExit(143) so that `finally` and `with` clean up; training installs
-    its own handler.
+    When `function` runs, `args.code` is set, and `args.verify()` verifies the code. A SeqarchError, or a full
+    disk, becomes one message on stderr. SIGTERM is turned into SystemExit(143) so that `finally` and `with`
+    clean up; training installs its own handler.
 
     Args:
         mixers: names the mixers that the step loads lazily, from its spec.
         modules: names other modules that the step loads lazily, from its spec.
+        verifies: `function` calls `args.verify` itself, before it gives up the state it could go on from.
     """
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
@@ -69,9 +72,11 @@ def run_step(
             verify_code(entry, args.code)
         else:
             args.code = fingerprint(entry)
+        args.verify = partial(verify_code, entry, args.code)
         check_inputs(args.expects)
         function(args)
-        verify_code(entry, args.code)
+        if not verifies:
+            args.verify()
     except SeqarchError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

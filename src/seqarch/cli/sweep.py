@@ -2,18 +2,20 @@
 
 The workflow does the same for every architecture (`train.learning_rate: {grid: …}`); this is for trying
 things. A job that comes to its time limit saves its state and puts itself into the queue again. `--spec` is a
-run's: `provenance.spec` of a `run.json`, for one.
+run's: `provenance.spec` of a `run.json`, for one. Trials that an earlier call finished in `--out`
+are not made again.
 """
 
 import argparse
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from seqarch.architecture import mixers_of_step
 from seqarch.cli.common import run_step, step_parser
 from seqarch.files import write_json
-from seqarch.provenance import record
+from seqarch.provenance import ProvenanceError, read_record, record
 from seqarch.schema import parse
 from seqarch.training.choice import ChoiceJob, choose, trial
 from seqarch.training.data import name_manifests
@@ -51,19 +53,21 @@ def _sweep(args: argparse.Namespace) -> None:
     jobs, runs = [], []
     for rate in sorted(set(args.grid)):
         spec = args.spec | {"train": args.spec["train"] | {"learning_rate": rate}}
+        made = record("sweep", spec, args.code, manifests, packages=("torch",))
         runs.append(out / f"lr{rate:g}" / "run.json")
-        if runs[-1].exists():
-            continue  # finished in an earlier sweep
+        if _is_finished(runs[-1], made):
+            continue
         jobs.append(
             Job(
                 spec=parse(RunSpec, spec),
                 manifests=manifests,
                 work=out / "work",
                 run=runs[-1].parent,
-                record=record("sweep", spec, args.code, manifests, packages=("torch",)),
+                record=made,
                 device="auto" if args.gpus else "cpu",
                 save_seconds=args.save_seconds,
                 trial=True,
+                verify=args.verify,
             )
         )
     names = ("cluster", "minutes", "partition", "account", "gpus", "cpus", "memory_gb")
@@ -71,12 +75,27 @@ def _sweep(args: argparse.Namespace) -> None:
     rates = tuple(sorted(set(args.grid)))
     asked = ChoiceJob(setting=args.spec["setting"], architecture=args.spec["architecture"], rates=rates)
     choice = choose(asked, [trial(run) for run in runs])
-    provenance = record("sweep", args.spec, args.code, {f"trial {run.parent.name}": run for run in runs})
+    inputs = {f"trial {run.parent.name}": run.with_name("metrics.parquet") for run in runs}
+    provenance = record("sweep", args.spec, args.code, inputs, origins=runs)
     write_json(out / "choice.json", {**choice, "provenance": provenance})
     for each in choice["trials"]:
         log.info("%g: %s", each["learning_rate"], each["validation_loss"])
     edge = ", at an edge of the grid: widen it" if choice["at_edge"] else ""
     log.info("best: %g%s", choice["learning_rate"], edge)
+
+
+def _is_finished(run: Path, made: dict[str, Any]) -> bool:
+    """Whether an earlier sweep made this trial. Raises ProvenanceError if it made another one there."""
+    if not run.exists():
+        return False
+    found = read_record(run) or {}
+    differing = [key for key in ("spec_sha256", "code", "inputs") if found.get(key) != made[key]]
+    if differing:
+        raise ProvenanceError(
+            f"{run.parent} holds a trial of another sweep: it differs from this one in "
+            f"{', '.join(differing).replace('_sha256', '')}. Choose another --out, or delete that folder"
+        )
+    return True
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="when this process will be killed, in seconds since 1970: it saves its state and ends before; "
         "in a Slurm job, that job's end where it is not given",
     )
-    return run_step("train", parser, _train, argv, mixers=mixers_of_step)
+    return run_step("train", parser, _train, argv, mixers=mixers_of_step, verifies=True)
 
 
 def _train(args: argparse.Namespace) -> None:
@@ -63,6 +63,7 @@ def _train(args: argparse.Namespace) -> None:
             trial=args.trial,
             ends=args.ends,
             invocation=os.environ.get(INVOCATION_VARIABLE),
+            verify=args.verify,
         )
     )
 

@@ -3,6 +3,7 @@
 Test documents have no part in it: they are for reporting.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ class ChoiceError(TrainingError):
 
 
 def trial(run: Path) -> dict[str, Any]:
-    """What one trial came to: its learning rate, last validation loss, and whether it diverged.
+    """What one trial came to: its learning rate, last validation loss, and whether it diverged. A last
+    validation loss that is not finite is divergence too.
 
     Args:
         run: `run.json` of the trial; `metrics.parquet` lies beside it.
@@ -36,13 +38,14 @@ def trial(run: Path) -> dict[str, Any]:
     spec = summary["provenance"]["spec"]
     losses = pq.read_table(run.with_name("metrics.parquet"), columns=["validation_loss"])[0]
     last = None if summary["diverged"] else losses[-1].as_py()
+    diverged = last is None or not math.isfinite(last)
     return {
         "setting": spec["setting"],
         "architecture": spec["architecture"],
         "seed": spec["seed"],
         "learning_rate": spec["train"]["learning_rate"],
-        "validation_loss": last,
-        "diverged": summary["diverged"],
+        "validation_loss": None if diverged else last,
+        "diverged": diverged,
         "tokens": spec["train"]["budgets"][-1],
     }
 

@@ -160,7 +160,8 @@ class _Requeueing:
                 sys.exit(error.exit_code)
             log.info("%s; job %s goes into the queue again", error, job)
             subprocess.run(["scontrol", "requeue", job], check=True)
-            signal.pause()  # Slurm ends this process now
+            while True:  # Slurm ends this process now, maybe with signals that do not; returning is success
+                signal.pause()
 
     def checkpoint(self, *args: Any) -> Any:
         """submitit's, on its signal before training has begun: the same again."""

@@ -8,7 +8,6 @@ of the step, so a resumed run is bitwise the uninterrupted one (on a CPU).
 
 import logging
 import math
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -56,11 +55,12 @@ class Job:
         record: provenance of the outputs.
         device: cpu, cuda or auto.
         save_seconds: between two saved states.
-        trial: the run only tries a learning rate: it keeps no checkpoint, and a loss that is not finite ends
-            it with what was measured before.
+        trial: the run only tries a learning rate: it publishes no checkpoint, and a loss that is not finite
+            ends it with what was measured before.
         open_data: opens the data that the spec names.
         ends: when the process will be killed, in seconds since the epoch; it stops before, in good time.
         invocation: of the `snakemake` whose attempt this is; two attempts without progress are its last.
+        verify: called before the run directory is made; what it raises ends the run, with its state kept.
     """
 
     spec: RunSpec
@@ -74,6 +74,7 @@ class Job:
     open_data: OpenData = open_data
     ends: float | None = None
     invocation: str | None = None
+    verify: Callable[[], None] | None = None
 
 
 def train(job: Job, world: World | None = None) -> None:
@@ -84,7 +85,7 @@ def train(job: Job, world: World | None = None) -> None:
 
     Raises:
         Interrupted: a signal or the time limit stopped it; the same call goes on from there.
-        NonFiniteError: the loss or a gradient is not finite.
+        NonFiniteError: a loss or a gradient is not finite.
         TrainingError: anything else in the way (device, working directory, data).
     """
     world = world or World(pick_device(job.device))
@@ -104,7 +105,11 @@ def train(job: Job, world: World | None = None) -> None:
             log.warning("%s", error)
             trainer.diverged = True
         world.on_first(trainer.write_results)
-        world.on_first(partial(work.publish, job.run))
+        if job.verify is not None:
+            world.on_first(job.verify)
+        # A trial's checkpoints stay in the working directory: without them its states could not be resumed.
+        without = ("checkpoints",) if job.trial else ()
+        world.on_first(partial(work.publish, job.run, without))
         world.on_first(work.remove)
     if world.first:
         log.info("finished: %s", job.run)
@@ -288,14 +293,25 @@ class Trainer:
         if step % self._every and step != segment.stop:
             return None
         batches = (self.world.part(batch).to(self.device) for batch in self.validation)
-        return mean_loss(self.loss, batches, self.autocast, self.world.totals)
+        loss = mean_loss(self.loss, batches, self.autocast, self.world.totals)
+        if not math.isfinite(loss):  # the step is made: a state saved now would go on behind it
+            raise NonFiniteError(
+                f"{self.job.spec.architecture}, step {step}: validation loss {loss} after the step. "
+                f"The state saved last is kept in {self.work.path}. {self._remedies()}"
+            )
+        return loss
 
     def _refuse(self, step: int, lr: float, loss: float, grad_norm: float) -> NoReturn:
         state = self._save()
         raise NonFiniteError(
             f"{self.job.spec.architecture}, step {step}: loss {loss}, gradient norm {grad_norm} at learning "
-            f"rate {lr:.3g}; the step was not made. The state before it is {self.work.path / state}. Lower "
-            f"train.overrides.{self.job.spec.architecture}.learning_rate or train.learning_rate, lower "
+            f"rate {lr:.3g}; the step was not made. The state before it is {self.work.path / state}. "
+            + self._remedies()
+        )
+
+    def _remedies(self) -> str:
+        return (
+            f"Lower train.overrides.{self.job.spec.architecture}.learning_rate or train.learning_rate, lower "
             "train.optimizer.clip, or raise train.schedule.warmup_fraction"
         )
 
@@ -365,8 +381,6 @@ class Trainer:
         run, out, history = self.job.spec, self.work.outputs, self.at.history
         timing = history.timing(self.spec.batch_tokens, self.flops_per_token, self.peak)
         with self.work.writing():
-            if self.job.trial:
-                shutil.rmtree(out / "checkpoints", ignore_errors=True)
             metrics = history.metrics(run.architecture, run.setting, run.seed)
             write_parquet(out / "metrics.parquet", metrics, self.job.record)
             write_parquet(out / "timing.parquet", timing, self.job.record)

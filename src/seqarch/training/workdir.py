@@ -19,7 +19,7 @@ import logging
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +36,10 @@ from seqarch.training.errors import NoProgress, WorkDirectoryError
 log = logging.getLogger(__name__)
 
 ABOUT = "job.json"
+
+
+class InUseError(WorkDirectoryError):
+    """Another process has the working directory."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,8 @@ def asked(spec: Mapping[str, Any], code: str) -> str:
 class WorkDirectory:
     """The working directory of one run, locked from `open` to `close`, or within `with`.
 
-    Raises (from every method):
-        WorkDirectoryError: another process has it, or it cannot be written.
+    Raises (from every method but `delete`):
+        WorkDirectoryError: another process has it (InUseError), or it cannot be written.
     """
 
     def __init__(self, root: Path, name: str) -> None:
@@ -88,19 +92,23 @@ class WorkDirectory:
             self._clear_drafts()
 
     def close(self) -> None:
-        assert self._lock is not None
-        os.close(self._lock)  # releases the lock
+        if self._lock is not None:
+            os.close(self._lock)  # releases the lock
+        self._lock = None
 
     def _acquire(self) -> int:
         while True:
             self.path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+            except FileNotFoundError:  # the holder before us has just removed the directory
+                continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 holder = os.read(descriptor, 200).decode() or "another process"
                 os.close(descriptor)
-                raise WorkDirectoryError(
+                raise InUseError(
                     f"{holder} is training this run in {self.path}: wait for it or end it, then start again "
                     "(a job can outlive the snakemake that started it)"
                 ) from error
@@ -246,23 +254,43 @@ class WorkDirectory:
 
     # --- outputs ------------------------------------------------------------------------------------------
 
-    def publish(self, target: Path) -> None:
-        """Make `target` the run's directory: the outputs appear together, and what was there is gone."""
+    def publish(self, target: Path, without: Collection[str] = ()) -> None:
+        """Make `target` the run's directory: the outputs appear together, and what was there is gone.
+
+        Args:
+            without: names of outputs that stay behind.
+        """
         target = Path(target)
         new, old = (target.with_name(f".{target.name}.{part}") for part in ("new", "old"))
         with self.writing():
             for left in (new, old):
                 shutil.rmtree(left, ignore_errors=True)
-            shutil.copytree(self.outputs, new, copy_function=_link)
+            shutil.copytree(self.outputs, new, ignore=shutil.ignore_patterns(*without), copy_function=_link)
             if target.exists():
                 target.rename(old)
             new.rename(target)
             shutil.rmtree(old, ignore_errors=True)
 
     def remove(self) -> None:
-        """Delete the directory: the run is finished."""
-        with self.writing():
-            shutil.rmtree(self.path)
+        """Delete the directory: the run is finished, and what cannot be deleted does not change that."""
+        try:
+            self.delete()
+        except OSError as error:
+            log.warning("%s is of no more use, but could not be deleted: %s", self.path, error)
+
+    def delete(self) -> None:
+        """Delete the directory and let go of the lock. Raises OSError; the lock is let go of all the same."""
+        try:
+            for each in self.path.iterdir():
+                if each.is_dir():
+                    shutil.rmtree(each)
+                elif each.name != "lock":
+                    each.unlink()
+            # The last file, as long as it is locked: who opens it before finds it locked, or of no file.
+            (self.path / "lock").unlink()
+        finally:
+            self.close()
+        self.path.rmdir()  # NFS keeps a deleted file that is open in its folder, under another name
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
