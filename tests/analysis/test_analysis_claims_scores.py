@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from seqarch.analysis.claims import evaluate
+from seqarch.analysis.claims_evidence import NotRun
 from seqarch.analysis.claims_scores import Scores
 from seqarch.analysis.claims_spec import ClaimsJob, Entry
 from seqarch.analysis.errors import ComparisonError
@@ -71,7 +72,7 @@ def needle_rows(rows):
     return found + means + silent
 
 
-def recall_rows(lost, archs=ARCHS, seeds=(0, 1, 2), sd=0.01):
+def recall_rows(lost, archs=ARCHS, seeds=(0, 1, 2), sd=0.01, n=200):
     """More pairs in the longer test: the easy cell of 4 pairs is measured at the training length alone."""
     generator = np.random.default_rng(5)
     rows = []
@@ -79,7 +80,7 @@ def recall_rows(lost, archs=ARCHS, seeds=(0, 1, 2), sd=0.01):
         for seed in seeds:
             noise = generator.normal(0, sd)
             who = {"setting": "recall", "arch": arch, "model": arch, "seed": seed, "task": "mqar"}
-            who |= {"train_length": 64, "n": 200, "signal": "ok"}
+            who |= {"train_length": 64, "n": n, "signal": "ok"}
             rows.append(who | {"length": 64, "n_pairs": 4, "score": 1.0})
             rows.append(who | {"length": 64, "n_pairs": 16, "score": 0.8})
             rows.append(who | {"length": 128, "n_pairs": 16, "score": 0.8 - lost[arch] + noise})
@@ -154,7 +155,7 @@ def test_planted_effects_are_found_in_tables_of_the_projects_own_writers(step, t
     assert drops["transformer"] == pytest.approx(-0.6, abs=0.02)  # averages and cells without signal are out
     assert set(claims.query("measure == 'ood_loss'")["verdict"]) == {"not run"}
 
-    claims, _ = step(*tables(tmp_path, long_context=cells(dict.fromkeys(ARCHS, 0.0))))
+    claims, _ = step(*tables(tmp_path, long_context=cells(dict.fromkeys(ARCHS, 0.0), n=10_000)))
     assert verdicts(claims) == dict.fromkeys(NAMES, "contradicted")
     other = {"transformer": 0.3, "mamba2": 0.6, "hybrid": -0.4}
     claims, _ = step(*tables(tmp_path, long_context=cells(other, middle=-0.2)))
@@ -179,7 +180,7 @@ def test_every_population_counts_and_one_contradicts(step, tmp_path):
     # The recall cell of 4 pairs has no longer counterpart: it is left out, not averaged against others.
     recall = pairs[(pairs["claim"] == NAMES["models"]) & (pairs["setting"] == "recall")].set_index("arch")
     assert recall.loc["transformer", "effect"] == pytest.approx(-0.6, abs=0.02)
-    paths = tables(tmp_path, long_context=both, recall=recall_rows(lost | {"mamba2": 0.0}))
+    paths = tables(tmp_path, long_context=both, recall=recall_rows(lost | {"mamba2": 0.0}, n=10_000))
     claims, _ = step(*paths)
     assert claims.loc[NAMES["models"], "verdict"] == "contradicted"
     assert claims.loc[NAMES["models"], "setting"] == "recall"
@@ -216,9 +217,39 @@ def test_the_interval_over_samples_covers():
             for length, p in ((128, 0.9), (256, 0.4))
         ]
         evidence = Scores(pd.DataFrame(rows)).contrast("beyond_training_length", "m", None, "published", ())
-        low, high = evidence.estimate(0.95).interval(0.95)
+        low, high = evidence.estimate().interval(0.95)
         covered.append(low < -0.5 < high)
     assert 0.92 <= np.mean(covered) <= 0.985
+
+
+def contrast(rows, *names):
+    return Scores(pd.DataFrame(rows)).contrast("beyond_training_length", *names, "published", ())
+
+
+def score_rows(arch, train_length, lengths, seed=None, n=500):
+    """A score that falls with the multiple of the training length, and with nothing else."""
+    who = {"arch": arch, "setting": None, "seed": seed, "task": "vt", "n": n, "train_length": train_length}
+    return [who | {"length": each, "score": 0.9 / max(1.0, each / train_length)} for each in lengths]
+
+
+def test_models_are_compared_at_the_same_multiples_of_their_training_lengths():
+    lengths = (1024, 2048, 4096, 8192, 16_384)
+    rows = score_rows("short", 2048, lengths) + score_rows("long", 4096, lengths)
+    assert contrast(rows, "short", "long").mean == pytest.approx(0, abs=1e-12)
+    # What one of them has alone does not count, also where it is only a cell without signal that is missing.
+    assert contrast(rows[:-1], "short", "long").mean == pytest.approx(0, abs=1e-12)
+    assert contrast(rows, "short", None).mean < contrast(rows, "long", None).mean
+    apart = score_rows("short", 2048, (2048, 4096)) + score_rows("long", 2048, (2048, 8192))
+    with pytest.raises(NotRun, match="no scores of the same tasks"):
+        contrast(apart, "short", "long")
+
+
+def test_equal_scores_of_all_seeds_are_not_known_exactly():
+    rows = [row for seed in (0, 1) for row in score_rows("m", 64, (64, 128), seed, n=50)]
+    estimate = contrast(rows, "m", None).estimate()
+    low, high = estimate.interval(0.95)
+    assert low < -0.45 - 0.1 < -0.45 + 0.1 < high
+    assert 0 < estimate.p_different() < 1e-3
 
 
 # --- what is missing ----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from seqarch.analysis.curves import Curve, CurveSet, curve_set, with_roles
 from seqarch.analysis.equal_loss import compare, equal_loss, primary, verdict
 from seqarch.analysis.errors import ComparisonError
-from seqarch.analysis.intervals import over_seeds, over_seeds_and_documents, wider
+from seqarch.analysis.intervals import Cautious, over_seeds, over_seeds_and_documents
 from seqarch.analysis.spec import StatisticsSpec, StudySpec
 from seqarch.cli import equal_loss as cli
 from seqarch.files import read_parquet_provenance
@@ -329,7 +329,7 @@ def test_the_wider_interval_covers_the_domain(n_docs):
         picks = rng.multinomial(3, np.full(3, 1 / 3), 200) / 3
         seeds = over_seeds(deltas)
         domain = over_seeds_and_documents(seeds.mean, (drawn * picks).sum(1), n_docs)
-        for estimate, hits in ((seeds, seeds_only), (wider(seeds, domain, 0.95), used)):
+        for estimate, hits in ((seeds, seeds_only), (Cautious((seeds, domain)), used)):
             low, high = estimate.interval(0.95)
             hits.append(low < 0.1 < high)
     assert np.mean(seeds_only) < 0.8

@@ -9,8 +9,9 @@ correction over the claim's pairs for both tests:
 - equivalence: equivalent is support, also where a difference smaller than the margin shows; different is
   contradiction.
 - interaction: of the pairs that differ in `setting`, the difference is smaller in `against` (support), or
-  equivalent or larger (contradiction). Pairs that do not differ have nothing to hide and do not count; if
-  all are equivalent, that contradicts the claim.
+  equivalent or larger (contradiction). Smaller means closer to zero: with a difference h > 0 in `setting` and
+  g in `against`, both h - g > 0 and h + g > 0 are to be shown. Pairs that do not differ have nothing to hide
+  and do not count; if all are equivalent, that contradicts the claim.
 
 One contradicted pair contradicts the claim; else one that could not be evaluated makes it "not run"; it is
 supported if all pairs are. Missing or incomparable rows are "not run", never support.
@@ -37,7 +38,7 @@ from seqarch.analysis.claims_spec import Claim, ClaimsJob
 from seqarch.analysis.curves import MACRO_OOD
 from seqarch.analysis.equal_loss import NO_OVERLAP, verdict
 from seqarch.analysis.errors import ComparisonError
-from seqarch.analysis.intervals import Estimate, largest_sd_for_equivalence
+from seqarch.analysis.intervals import Cautious, largest_sd_for_equivalence
 from seqarch.analysis.spec import StatisticsSpec
 from seqarch.evaluation.loss_tables import LOW_N
 
@@ -64,12 +65,14 @@ class Finding:
     ref: str | None
     evidence: Evidence | None = None  # None: could not be evaluated
     base: Evidence | None = None  # interaction: the difference in `setting`
+    total: Evidence | None = None  # interaction: the sum of the differences in both settings
     about: dict[str, Any] = field(default_factory=dict)  # columns
     parts: dict[str, Evidence] = field(default_factory=dict)  # out-of-domain set -> its difference
     p_holm: float | None = None
     tost_p: float | None = None  # Holm's
     result: str = INCONCLUSIVE  # different, equivalent, …
     base_result: str = INCONCLUSIVE
+    total_result: str = INCONCLUSIVE
     verdict: str = NOT_RUN
     counts: bool = True
     notes: list[str] = field(default_factory=list)
@@ -184,6 +187,7 @@ def _loss(finding: Finding, claim: Claim, losses: Losses, spec: StatisticsSpec) 
     if claim.against is not None:
         there = losses.deltas(finding.arch, finding.ref, claim.against, outside)
         finding.base, finding.evidence = finding.evidence, interaction(here, there, spec)
+        finding.total = interaction(here, there, spec, sign=1)
         finding.parts = {target: interaction(here, there, spec, target) for target in each}
         finding.about["effect_setting"] = finding.base.mean
         finding.about["effect_against"] = difference(there, spec).mean
@@ -216,11 +220,13 @@ def judge(claim: Claim, findings: Sequence[Finding], spec: StatisticsSpec, margi
     """Results and verdicts of all pairs of a claim."""
     alpha = 1 - spec.confidence
     tested = [each for each in findings if each.evidence is not None]
-    for each, different, equivalent in _tests(tested, lambda finding: finding.evidence, spec, margin):
+    for each, different, equivalent in _tests(tested, lambda finding: finding.evidence, margin):
         each.p_holm, each.tost_p = different, equivalent
         each.result = verdict(different, equivalent, alpha)
-    for each, different, equivalent in _tests(tested, lambda finding: finding.base, spec, margin):
+    for each, different, equivalent in _tests(tested, lambda finding: finding.base, margin):
         each.base_result = verdict(different, equivalent, alpha)
+    for each, different, equivalent in _tests(tested, lambda finding: finding.total, margin):
+        each.total_result = verdict(different, equivalent, alpha)
     for each in tested:
         assert each.evidence is not None
         if np.isnan(each.evidence.mean):
@@ -237,15 +243,14 @@ def judge(claim: Claim, findings: Sequence[Finding], spec: StatisticsSpec, margi
 def _tests(
     findings: Sequence[Finding],
     of: Callable[[Finding], Evidence | None],
-    spec: StatisticsSpec,
     margin: float,
 ) -> list[tuple[Finding, float, float]]:
     """Holm's p of difference and of equivalence of each finding that has an interval."""
     estimates = {}
     for i, finding in enumerate(findings):
         if (evidence := of(finding)) is not None:
-            estimate = evidence.estimate(spec.confidence)
-            if np.isfinite(estimate.mean) and np.isfinite(estimate.se):
+            estimate = evidence.estimate()
+            if estimate.known:
                 estimates[i] = estimate
     if not estimates:
         return []
@@ -289,10 +294,20 @@ def _interaction_verdict(claim: Claim, finding: Finding) -> str:
             f"no difference shown in {claim.setting} ({finding.base_result}): nothing to hide"
         )
         return INCONCLUSIVE
-    smaller = np.sign(finding.evidence.mean) == np.sign(finding.base.mean)
-    if finding.result == "different":
-        return SUPPORTED if smaller else CONTRADICTED
-    if finding.result == "equivalent" or (finding.result == "different_within_margin" and not smaller):
+    assert finding.total is not None
+    side = np.sign(finding.base.mean)
+    nearer = _reduction(finding.result, np.sign(finding.evidence.mean) == side)
+    not_beyond = _reduction(finding.total_result, np.sign(finding.total.mean) == side)
+    if not_beyond != SUPPORTED:
+        finding.notes.append(f"in {claim.against} the difference may be as large, with the other sign")
+    return next(word for word in _ORDER if word in (nearer, not_beyond))
+
+
+def _reduction(result: str, positive: bool) -> str:
+    """What a result says of "the difference shrinks", where `positive` means that it does."""
+    if result == "different":
+        return SUPPORTED if positive else CONTRADICTED
+    if result == "equivalent" or (result == "different_within_margin" and not positive):
         return CONTRADICTED
     return INCONCLUSIVE
 
@@ -344,7 +359,7 @@ def _rows(
         rows.append(pairs[id(each)])
         place = {"arch": each.arch, "ref": each.ref} | each.about
         for domain, evidence in each.parts.items():
-            estimate = evidence.estimate(spec.confidence)
+            estimate = evidence.estimate()
             numbers = _numbers(evidence, estimate, spec) if np.isfinite(estimate.mean) else {}
             rows.append(place | {"level": "domain", "domain": domain} | numbers)
         if each.evidence is not None:
@@ -372,14 +387,14 @@ def _pair_row(finding: Finding, n_pairs: int, spec: StatisticsSpec, margin: floa
     }
     if finding.evidence is None or np.isnan(finding.evidence.mean):
         return row
-    estimate = finding.evidence.estimate(spec.confidence)
+    estimate = finding.evidence.estimate()
     values = list(finding.evidence.values.values())
     row |= {"p_holm": finding.p_holm, "tost_p_holm": finding.tost_p, "result": finding.result}
     row |= {"domain": MACRO_OOD if finding.parts else None} | _numbers(finding.evidence, estimate, spec)
-    if np.isfinite(estimate.se):
+    if estimate.known:
         alpha = (1 - spec.confidence) / n_pairs  # as the strictest of Holm's steps
         row |= {"tost_p": estimate.p_equivalent(margin), "mde": estimate.smallest_detectable(1 - alpha)}
-    if np.isfinite(estimate.se) and len(values) > 1:
+    if estimate.known and len(values) > 1:
         row |= {
             "sd_seeds": float(np.std(values, ddof=1)),
             "max_sd_equivalence": largest_sd_for_equivalence(margin, len(values), spec.confidence),
@@ -387,11 +402,12 @@ def _pair_row(finding: Finding, n_pairs: int, spec: StatisticsSpec, margin: floa
     return row
 
 
-def _numbers(evidence: Evidence, estimate: Estimate, spec: StatisticsSpec) -> dict[str, Any]:
+def _numbers(evidence: Evidence, estimate: Cautious, spec: StatisticsSpec) -> dict[str, Any]:
     row: dict[str, Any] = {"effect": estimate.mean, "n_seeds": len(evidence.values) or None}
     if evidence.n_docs:
         row["n_docs"] = evidence.n_docs
-    if np.isfinite(estimate.se):
+    if estimate.known:
         low, high = estimate.interval(spec.confidence)
-        row |= {"lo": low, "hi": high, "interval": estimate.about, "p": estimate.p_different()}
+        about = estimate.about(spec.confidence)
+        row |= {"lo": low, "hi": high, "interval": about, "p": estimate.p_different()}
     return row

@@ -10,7 +10,7 @@ from seqarch.analysis.curves import MACRO_OOD, curve_set, with_roles
 from seqarch.analysis.equal_loss import compare, phase_label, primary, resampled
 from seqarch.analysis.errors import ComparisonError
 from seqarch.analysis.interpolate import Floats
-from seqarch.analysis.intervals import Estimate, over_seeds, over_seeds_and_documents, wider
+from seqarch.analysis.intervals import Cautious, Estimate, over_seeds, over_seeds_and_documents
 from seqarch.analysis.spec import StatisticsSpec, StudySpec
 from seqarch.evaluation.bootstrap import draws
 
@@ -35,9 +35,12 @@ class Deltas:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One effect: a value for each seed, and, from losses, bootstrap means over seeds and documents [B].
+    """One effect: a value for each seed, and how far other documents or samples would move it.
 
-    Of a model without seeds there are no values, but an estimate over the samples it was asked.
+    Attributes:
+        values: by seed; empty for a model without seeds.
+        replicates: from losses, bootstrap means over seeds and documents [B].
+        samples: from scores, the error over the samples that were asked.
     """
 
     values: Mapping[int, float]
@@ -47,18 +50,20 @@ class Evidence:
 
     @property
     def mean(self) -> float:
-        if self.samples is not None:
+        if not self.values and self.samples is not None:
             return self.samples.mean
         return float(np.mean(list(self.values.values())))
 
-    def estimate(self, confidence: float) -> Estimate:
-        """The wider of the errors over seeds, and over seeds and documents; none with one seed."""
+    def estimate(self) -> Cautious:
+        """Over seeds, and over documents or samples as well; with one seed no error is known."""
+        if not self.values and self.samples is not None:
+            return Cautious((self.samples,))
+        kinds = [over_seeds(np.array(list(self.values.values())))]
+        if self.replicates is not None and len(self.values) > 1:
+            kinds.append(over_seeds_and_documents(kinds[0].mean, self.replicates, self.n_docs))
         if self.samples is not None:
-            return self.samples
-        seeds = over_seeds(np.array(list(self.values.values())))
-        if self.replicates is None or len(self.values) < 2:
-            return seeds
-        return wider(seeds, over_seeds_and_documents(seeds.mean, self.replicates, self.n_docs), confidence)
+            kinds.append(self.samples)
+        return Cautious(tuple(kinds))
 
 
 class Losses:
@@ -126,8 +131,11 @@ def difference(deltas: Deltas, spec: StatisticsSpec, target: str = MACRO_OOD) ->
     return Evidence(dict(zip(deltas.seeds, deltas.once[at], strict=True)), means, deltas.n_docs[at])
 
 
-def interaction(here: Deltas, there: Deltas, spec: StatisticsSpec, target: str = MACRO_OOD) -> Evidence:
-    """The difference in one setting minus that in another: the same seeds and the same drawn documents."""
+def interaction(
+    here: Deltas, there: Deltas, spec: StatisticsSpec, target: str = MACRO_OOD, sign: int = -1
+) -> Evidence:
+    """The difference in one setting minus (with sign = 1: plus) that in another: the same seeds and the same
+    drawn documents."""
     seeds = tuple(seed for seed in here.seeds if seed in there.seeds)
     if not seeds:
         raise ComparisonError("the two settings share no seed: train both with the same seeds")
@@ -136,6 +144,6 @@ def interaction(here: Deltas, there: Deltas, spec: StatisticsSpec, target: str =
         at, chosen = each.targets.index(target), [each.seeds.index(seed) for seed in seeds]
         once.append(each.once[at, chosen])
         drawn.append(each.drawn[at][:, chosen])
-    means = resampled((drawn[0] - drawn[1])[None, :, :, None], spec)[0, :, 0]
+    means = resampled((drawn[0] + sign * drawn[1])[None, :, :, None], spec)[0, :, 0]
     n_docs = min(each.n_docs[each.targets.index(target)] for each in (here, there))
-    return Evidence(dict(zip(seeds, once[0] - once[1], strict=True)), means, n_docs)
+    return Evidence(dict(zip(seeds, once[0] + sign * once[1], strict=True)), means, n_docs)

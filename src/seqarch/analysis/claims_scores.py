@@ -5,7 +5,8 @@ population: runs of one training setting, models trained on the recall tasks (se
 models, which have no setting and no seeds.
 
 A contrast is made cell by cell (a task at a depth, say), where both of its sides were measured, so that no
-side averages over other tasks than the other.
+side averages over other tasks than the other. Two entries are compared at the same places: at the same
+multiples of each one's training length, or at the same depths.
 """
 
 from collections.abc import Sequence
@@ -59,11 +60,13 @@ class Scores:
         Raises NotRun for missing rows and columns, ComparisonError for entries without a common seed.
         """
         rows = self._chosen(measure, population, tasks)
-        sides = [_cells(rows[rows["arch"] == name], measure, name) for name in (arch, ref) if name]
-        common = set.intersection(*({key for _, key in side.index} for side in sides))
+        sides = [_measured(rows[rows["arch"] == name], measure, name) for name in (arch, ref) if name]
+        places = set.intersection(*(_places(side) for side in sides))
+        cells = [_cells(side[side["place"].isin(places)]) for side in sides]
+        common = set.intersection(*({key for _, key in each.index} for each in cells))
         if not common:
             raise NotRun(f"{arch} and {ref} have no scores of the same tasks on both sides of {measure}")
-        found = [_of_entry(side, common) for side in sides]
+        found = [_of_entry(each, common) for each in cells]
         return found[0] if len(found) == 1 else minus(*found)
 
     def _chosen(self, measure: str, population: str, tasks: Sequence[str]) -> pd.DataFrame:
@@ -91,70 +94,91 @@ def _evidence(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(setting=rows["setting"].fillna(PUBLISHED)) if "setting" in rows else rows
 
 
-def _cells(rows: pd.DataFrame, measure: str, name: str) -> pd.DataFrame:
-    """A row a seed and cell that has both sides: their difference, and its variance over samples.
+def _measured(rows: pd.DataFrame, measure: str, name: str) -> pd.DataFrame:
+    """What was measured on the two sides: seed, cell, side, place, score, its variance over samples, n.
 
-    A seed of -1 stands for a model without seeds.
+    A place is what two entries must share: the cell, the side, and the multiple of the training length, or
+    the depth. A seed of -1 stands for a model without seeds. Raises NotRun without rows on both sides.
     """
+    none = NotRun(f"no scores of {name} with signal on both sides of {measure}")
+    if rows.empty:
+        raise none
     what, other = OF_MEASURE[measure]
     if measure == "middle":
         second = (rows["depth"] <= ENDS[0]) | (rows["depth"] >= ENDS[1])
         first = rows["depth"].between(*MIDDLE)
+        at = rows["depth"]
     else:
         first = rows["length"] > rows[what]
         second = ~first & rows[what].notna()
+        at = rows["length"] / rows[what]
     keys = [column for column in (*CELL, other) if column in rows]
     text = rows[keys].astype("string").fillna("")
     n = rows["n"].fillna(1)
-    smoothed = (rows["score"] * n + 1) / (n + 2)  # a score of 0 or 1 is not known exactly (Agresti and Coull)
+    # A score of 0 or 1 is not known exactly (Agresti and Coull).
+    smoothed = ((rows["score"] * n + 1) / (n + 2)).clip(0, 1)
     frame = pd.DataFrame(
         {
             "seed": rows["seed"].fillna(-1).astype(int),
-            "cell": text.agg("|".join, axis=1) if len(rows) else "",
+            "cell": text.agg("|".join, axis=1),
             "side": np.select([first, second], ["first", "second"], ""),
             "score": rows["score"],
             "variance": smoothed * (1 - smoothed) / n,
             "n": n,
         }
     )
-    groups = frame[frame["side"] != ""].groupby(["seed", "cell", "side"])
+    frame["place"] = frame["cell"] + "|" + frame["side"] + "|" + at.astype(float).map("{:.6g}".format)
+    frame = frame[frame["side"] != ""]
+    if set(frame["side"]) != {"first", "second"}:
+        raise none
+    return frame
+
+
+def _places(measured: pd.DataFrame) -> set[str]:
+    """The places that every seed has: seeds are compared on the same."""
+    seeds = measured.groupby("place")["seed"].nunique()
+    return set(seeds.index[seeds == measured["seed"].nunique()])
+
+
+def _cells(measured: pd.DataFrame) -> pd.DataFrame:
+    """A row a seed and cell that has both sides: their difference, and its variance over samples."""
+    groups = measured.groupby(["seed", "cell", "side"])
     each = groups.agg(score=("score", "mean"), sum=("variance", "sum"), count=("n", "size"), n=("n", "sum"))
     each["variance"] = each["sum"] / each["count"] ** 2
     wide = each.unstack("side")
     if wide.empty or {"first", "second"} - set(wide["score"].columns):
-        raise NotRun(f"no scores of {name} with signal on both sides of {measure}")
-    result = pd.DataFrame(
+        return pd.DataFrame(index=wide.index[:0])
+    cells = pd.DataFrame(
         {
             "value": wide["score"]["first"] - wide["score"]["second"],
             "variance": wide["variance"]["first"] + wide["variance"]["second"],
             "n": np.minimum(wide["n"]["first"], wide["n"]["second"]),
         }
-    ).dropna()
-    # Cells that every seed has: seeds are compared on the same.
-    seeds = result.index.get_level_values("seed").nunique()
-    complete = result.groupby("cell")["value"].transform("size") == seeds
-    if not complete.any():
-        raise NotRun(f"no scores of {name} with signal on both sides of {measure}, for all of its seeds")
-    return result[complete]
+    )
+    return cells.dropna()
 
 
 def _of_entry(cells: pd.DataFrame, common: set[str]) -> Evidence:
+    """The mean over cells, of each seed; with the error over the samples, the same for all seeds."""
     cells = cells[cells.index.get_level_values("cell").isin(common)]
-    values = cells.groupby("seed")["value"].mean()
-    if list(values.index) != [-1]:
-        seeds = values.index.to_numpy(dtype=np.int64).tolist()
-        return Evidence(dict(zip(seeds, values.to_numpy().tolist(), strict=True)))
-    se = float(np.sqrt(cells["variance"].sum()) / len(cells))
-    return Evidence({}, samples=Estimate(float(values.iloc[0]), se, float(cells["n"].min() - 1), SAMPLES))
+    by_seed = cells.groupby("seed")
+    values = by_seed["value"].mean()
+    variance = float((by_seed["variance"].sum() / by_seed.size() ** 2).mean())
+    samples = Estimate(float(values.mean()), variance**0.5, float(cells["n"].min() - 1), SAMPLES)
+    if list(values.index) == [-1]:
+        return Evidence({}, samples=samples)
+    seeds = values.index.to_numpy(dtype=np.int64).tolist()
+    return Evidence(dict(zip(seeds, values.to_numpy().tolist(), strict=True)), samples=samples)
 
 
 def minus(a: Evidence, b: Evidence) -> Evidence:
-    """The difference of two entries' values: paired by seed; of models without seeds, over samples."""
-    if a.samples is not None and b.samples is not None:
-        se = float(np.hypot(a.samples.se, b.samples.se))
-        df = min(a.samples.df, b.samples.df)
-        return Evidence({}, samples=Estimate(a.samples.mean - b.samples.mean, se, df, SAMPLES))
+    """The difference of two entries' values: paired by seed; and over samples."""
+    assert a.samples is not None
+    assert b.samples is not None
     seeds = [seed for seed in a.values if seed in b.values]
-    if not seeds:
+    if (a.values or b.values) and not seeds:
         raise ComparisonError("the two entries share no seed: evaluate both with the same seeds")
-    return Evidence({seed: a.values[seed] - b.values[seed] for seed in seeds})
+    values = {seed: a.values[seed] - b.values[seed] for seed in seeds}
+    mean = float(np.mean(list(values.values()))) if values else a.samples.mean - b.samples.mean
+    se = float(np.hypot(a.samples.se, b.samples.se))
+    return Evidence(values, samples=Estimate(mean, se, min(a.samples.df, b.samples.df), SAMPLES))

@@ -7,7 +7,7 @@ the architecture pays more out of domain than the reference does at the same in-
 
 The seed is the unit of replication. Two errors are reported: over seeds (about these documents), and over
 seeds and documents (about the domains; hierarchical bootstrap with the same documents drawn for every run).
-The verdict uses the wider.
+The verdict uses, at each level that it asks, the wider of the two.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,17 +21,18 @@ from seqarch.analysis.curves import MACRO_OOD, CurveSet, Draws, curve_set
 from seqarch.analysis.errors import ComparisonError
 from seqarch.analysis.interpolate import Floats, decreasing, interpolate
 from seqarch.analysis.intervals import (
+    Cautious,
     Estimate,
     largest_sd_for_equivalence,
     over_seeds,
     over_seeds_and_documents,
     welch_p,
-    wider,
 )
 from seqarch.analysis.spec import StatisticsSpec, StudySpec
 from seqarch.evaluation.bootstrap import draws
 
 NO_OVERLAP = "no overlap"
+_UNKNOWN = "no error over documents: too few of them, or too few draws in which the curves overlap"
 COLUMNS = [
     *("study", "setting", "length", "kind", "arch", "ref", "domain", "x0", "is_primary", "seed", "delta"),
     *("loss_arch", "loss_ref", "mean", "ci_lo", "ci_hi", "domain_ci_lo", "domain_ci_hi", "interval"),
@@ -220,7 +221,7 @@ def _summary(arch: Floats, ref: Floats, replicates: Floats, n_docs: int, spec: S
     seeds = over_seeds(arch - ref)
     domain = over_seeds_and_documents(seeds.mean, replicates, n_docs)
     one_seed = len(arch) == 1
-    used = seeds if one_seed else wider(seeds, domain, spec.confidence)
+    used = Cautious((seeds,) if one_seed else (seeds, domain))
     row = {
         "loss_arch": arch.mean(),
         "loss_ref": ref.mean(),
@@ -228,19 +229,19 @@ def _summary(arch: Floats, ref: Floats, replicates: Floats, n_docs: int, spec: S
         "sd_seeds": np.std(arch - ref, ddof=1) if len(arch) > 1 else np.nan,
         "max_sd_equivalence": largest_sd_for_equivalence(spec.margin, len(arch), spec.confidence),
         "welch_p": welch_p(arch, ref),
-        "interval": None if one_seed else used.about,
-        "note": "one seed: no interval" if one_seed else None,
+        "interval": used.about(spec.confidence) if used.known else None,
+        "note": None if used.known else "one seed: no interval" if one_seed else _UNKNOWN,
     }
     row |= _bounds("ci", seeds, spec.confidence)
     row |= _bounds("domain_ci", Estimate(domain.mean, np.nan, 1, "") if one_seed else domain, spec.confidence)
     row |= _bounds("ci90", used, 2 * spec.confidence - 1)
-    if not one_seed:
+    if used.known:
         row |= {"p": used.p_different(), "tost_p": used.p_equivalent(spec.margin)}
         row |= {"mde": used.smallest_detectable(spec.confidence)}
     return row
 
 
-def _bounds(name: str, estimate: Estimate, confidence: float) -> dict[str, float]:
+def _bounds(name: str, estimate: Estimate | Cautious, confidence: float) -> dict[str, float]:
     low, high = estimate.interval(confidence)
     return {f"{name}_lo": low, f"{name}_hi": high}
 

@@ -8,6 +8,7 @@ from scipy import stats
 
 Floats = NDArray[np.float64]
 POWER = 0.8  # of the smallest detectable effect
+MOST = 0.9  # of the bootstrap replicates must have a value
 
 
 @dataclass(frozen=True)
@@ -56,23 +57,56 @@ def over_seeds_and_documents(mean: float, replicates: Floats, n_docs: int) -> Es
 
     A bootstrap draws from n documents as if they were the population, so its standard error is short by
     sqrt((n-1)/n) and normal quantiles are too small: hence the factor and t with n-1 degrees of freedom
-    (Hesterberg 2015, section 5). Replicates without a value (no overlap in that draw) are left out.
+    (Hesterberg 2015, section 5). Replicates without a value (no overlap in that draw) are left out; if they
+    are more than a tenth, the error is not known: they are those in which the documents matter most.
 
     Args:
         n_docs: documents of the smallest domain involved.
     """
     valid = replicates[~np.isnan(replicates)]
-    if n_docs < 2 or len(valid) < 2:
+    if n_docs < 2 or len(valid) < max(2, MOST * len(replicates)):
         return Estimate(mean, float("nan"), 1, "seeds and documents")
     se = float(np.std(valid, ddof=1) * np.sqrt(n_docs / (n_docs - 1)))
     return Estimate(mean, se, n_docs - 1, "seeds and documents")
 
 
-def wider(a: Estimate, b: Estimate, confidence: float) -> Estimate:
-    """The one with the wider interval; `a` if either has none."""
-    low_a, high_a = a.interval(confidence)
-    low_b, high_b = b.interval(confidence)
-    return b if high_b - low_b > high_a - low_a else a
+@dataclass(frozen=True)
+class Cautious:
+    """One mean with errors of several kinds: each test and each interval is that of the kind that says least.
+
+    Which kind that is depends on the level: t over few seeds grows much faster than t over many documents as
+    the level of a test sinks, as Holm's does. So none is chosen in advance.
+    """
+
+    kinds: tuple[Estimate, ...]  # of the same mean
+
+    @property
+    def mean(self) -> float:
+        return self.kinds[0].mean
+
+    @property
+    def known(self) -> bool:
+        """Whether there is an interval."""
+        return all(np.isfinite([each.mean, each.se]).all() for each in self.kinds)
+
+    def interval(self, confidence: float) -> tuple[float, float]:
+        return self._widest(confidence).interval(confidence) if self.known else (float("nan"), float("nan"))
+
+    def about(self, confidence: float) -> str:
+        """The kind behind the interval."""
+        return self._widest(confidence).about
+
+    def p_different(self) -> float:
+        return max(each.p_different() for each in self.kinds)
+
+    def p_equivalent(self, margin: float) -> float:
+        return max(each.p_equivalent(margin) for each in self.kinds)
+
+    def smallest_detectable(self, confidence: float) -> float:
+        return max(each.smallest_detectable(confidence) for each in self.kinds)
+
+    def _widest(self, confidence: float) -> Estimate:
+        return max(self.kinds, key=lambda each: each.interval(confidence)[1])
 
 
 def largest_sd_for_equivalence(margin: float, n_seeds: int, confidence: float) -> float:

@@ -16,7 +16,11 @@ def of_study(equal_loss: pd.DataFrame, study: str | None) -> pd.DataFrame:
 
 
 def verdict_interval(rows: pd.DataFrame) -> pd.DataFrame:
-    """`lo` and `hi`: the interval that the verdict uses, over seeds or over seeds and documents."""
+    """`lo` and `hi`: the interval that the verdict uses, over seeds or over seeds and documents; none if
+    there is none."""
     wide = rows["interval"] == "seeds and documents"
-    low = rows["ci_lo"].where(~wide, rows["domain_ci_lo"])
-    return rows.assign(lo=low, hi=rows["ci_hi"].where(~wide, rows["domain_ci_hi"]))
+    bounds = {
+        name: rows[f"ci_{name}"].where(~wide, rows[f"domain_ci_{name}"]).where(rows["interval"].notna())
+        for name in ("lo", "hi")
+    }
+    return rows.assign(**bounds)

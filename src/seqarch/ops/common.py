@@ -24,9 +24,9 @@ def accumulation_dtype(*tensors: Tensor | None) -> torch.dtype:
     )
 
 
-def outside_autocast(n_inputs: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """An op that chooses its precision itself: within torch.autocast its first `n_inputs` arguments come in
-    autocast's dtype, as to a matrix product, and what it computes with them is not lowered.
+def outside_autocast(*inputs: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """An op that chooses its precision itself: within torch.autocast its first arguments, of these names,
+    come in autocast's dtype, as to a matrix product, and what it computes with them is not lowered.
 
     References sum in float32, which autocast would undo product by product; kernels want inputs of one dtype.
     """
@@ -34,12 +34,14 @@ def outside_autocast(n_inputs: int) -> Callable[[Callable[P, R]], Callable[P, R]
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            device = args[0].device.type  # type: ignore[attr-defined]
+            every: list[Any] = [*args, *kwargs.values()]
+            device = next(x.device.type for x in every if isinstance(x, Tensor))
             if not torch.is_autocast_enabled(device):
                 return function(*args, **kwargs)
-            lowered = [_lowered(x) if i < n_inputs else x for i, x in enumerate(args)]
+            lowered = [_lowered(x) if i < len(inputs) else x for i, x in enumerate(args)]
+            named = {name: _lowered(x) if name in inputs else x for name, x in kwargs.items()}
             with torch.autocast(device, enabled=False):
-                return function(*lowered, **kwargs)  # type: ignore[arg-type]
+                return function(*lowered, **named)  # type: ignore[arg-type]
 
         return call
 
@@ -59,6 +61,13 @@ def clamped_exp(x: Tensor) -> Tensor:
     backward pass.
     """
     return x.clamp(min=-700.0 if x.dtype == torch.float64 else -80.0, max=0.0).exp()
+
+
+def bounded_decay(g: Tensor) -> Tensor:
+    """Log decays held above -100 (float32) or -800 (float64): below, exp is 0 to any purpose, but their sums
+    would lose the digits of the weak decays between them, and -inf - -inf is no number.
+    """
+    return g.clamp(min=-800.0 if g.dtype == torch.float64 else -100.0)
 
 
 def pad_time(x: Tensor, multiple: int, value: float = 0.0) -> Tensor:

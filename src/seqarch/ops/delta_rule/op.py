@@ -12,7 +12,7 @@ from seqarch.ops.delta_rule.reference import delta_rule_chunked, delta_rule_recu
 OP = "delta_rule"
 
 
-@outside_autocast(3)
+@outside_autocast("q", "k", "v")
 def delta_rule(
     q: Tensor,
     k: Tensor,

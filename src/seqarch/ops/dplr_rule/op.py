@@ -12,7 +12,7 @@ from seqarch.ops.dplr_rule.reference import dplr_rule_chunked, dplr_rule_recurre
 OP = "dplr_rule"
 
 
-@outside_autocast(5)
+@outside_autocast("q", "k", "v", "a", "b")
 def dplr_rule(
     q: Tensor,
     k: Tensor,

@@ -17,7 +17,7 @@ from seqarch.ops.linear_attention.scalar import scalar_decay
 from seqarch.ops.linear_attention.vector import vector_decay
 
 
-@outside_autocast(3)
+@outside_autocast("q", "k", "v")
 def linear_attention(
     q: Tensor,
     k: Tensor,

@@ -17,7 +17,15 @@ as short as that takes, and below 16 steps the exact form is used, which keeps e
 import torch
 from torch import Tensor
 
-from seqarch.ops.common import clamped_exp, from_chunks, pad_time, pick_chunk_size, to_chunks, uncompiled
+from seqarch.ops.common import (
+    bounded_decay,
+    clamped_exp,
+    from_chunks,
+    pad_time,
+    pick_chunk_size,
+    to_chunks,
+    uncompiled,
+)
 from seqarch.ops.linear_attention.factored import factored
 from seqarch.ops.linear_attention.parts import carry, masked, over_time
 from seqarch.ops.segments import ChunkMasks, chunk_masks
@@ -80,7 +88,7 @@ def _exact(
 ) -> tuple[Tensor, Tensor | None]:
     T, dtype = q.shape[1], q.dtype
     q, k, v = (to_chunks(x, C).contiguous() for x in (q, k, v))
-    G = to_chunks(g, C).cumsum(-1)  # [B or 1, H, N or 1, C]
+    G = to_chunks(bounded_decay(g), C).cumsum(-1)  # [B or 1, H, N or 1, C]
     A = (q @ k.transpose(-1, -2)) * clamped_exp(G.unsqueeze(-1) - G.unsqueeze(-2)).tril()
     o = (A if masks is None else A * masks.same) @ v
     write = masked(clamped_exp(G[..., -1:] - G), None if masks is None else masks.write, dtype)

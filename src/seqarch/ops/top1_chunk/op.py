@@ -25,7 +25,7 @@ from seqarch.ops.top1_element.op import MAX_WIDTH
 from seqarch.ops.top1_element.op import unsupported as unsupported_heads
 
 
-@outside_autocast(3)
+@outside_autocast("q", "k", "v")
 def top1_chunk(
     q: Tensor,
     k: Tensor,
