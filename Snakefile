@@ -7,7 +7,7 @@ from seqarch.workflow import accept_old_outputs, check_executor, open_plan
 min_version("9.27")
 
 # A configuration is complete: merged with the demo it would inherit the demo's architectures.
-if "experiment" not in config:
+if not workflow.configfiles:
 
     configfile: workflow.source_path("config/config.yaml")
 

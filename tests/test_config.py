@@ -53,6 +53,15 @@ WRONG = [
     ("evaluation/loss/window", 1, "evaluation.loss: unknown key 'window': did you mean 'windows'?"),
     ("train/schedule/decay", 0.1, "unknown key 'decay': did you mean 'decay_fraction'?"),
     ("train/learning_rate", "1e-3", "write it with a dot and a sign, e.g. 1.0e-3"),
+    ("train/sequence_length", "64", "YAML reads 64 as text: write it without quotes"),
+    ("train/sequence_length", True, "sequence_length: expected a number, not true"),
+    ("train/seeds", [True], "seeds: expected a number, not true"),
+    ("train/seeds", 3, "train.seeds: expected a list, e.g. [0, 1] (given: 3)"),
+    ("train/seeds", [], "train.seeds: expected at least one entry"),
+    ("train/settings/limited", "inn", "train.settings.limited: Input should be 'in' or 'all' (given: 'inn')"),
+    ("corpus/source", {"paths": ["a.jsonl"]}, "corpus.source: expected a mapping that says its `kind`"),
+    ("corpus/source", {"kind": "files", "paths": []}, "paths: expected at least one entry"),
+    ("corpus/source", {"kind": "files", "paths": {"news": []}}, "paths.news: expected at least one entry"),
     (
         "train/settings/limited",
         {"newz": 1.0},
@@ -150,6 +159,22 @@ def test_a_mistake_is_named_with_what_was_meant(
     with pytest.raises(ConfigError) as caught:
         load(smoke, CONFIG)
     assert message in str(caught.value)
+
+
+def test_what_is_told_is_of_the_configuration(smoke: dict[str, Any]) -> None:
+    """No types that pydantic tried, nothing twice, and no list called empty whose entries are wrong."""
+    smoke["train"]["seeds"] = [-1]
+    smoke["train"]["learning_rate"] = -0.1
+    smoke["study"] = {}
+    with pytest.raises(ConfigError) as caught:
+        load(smoke, CONFIG)
+    assert str(caught.value) == "unknown key 'study': did you mean 'studies'?"
+    del smoke["study"]
+    with pytest.raises(ConfigError) as caught:
+        load(smoke, CONFIG)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == len(set(lines))
+    assert {line.split(":")[0] for line in lines} == {"train.seeds.0", "train.learning_rate"}
 
 
 def test_all_mistakes_are_told_at_once(smoke: dict[str, Any]) -> None:

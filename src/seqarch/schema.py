@@ -30,12 +30,20 @@ class Spec(BaseModel):
                 )
             wants = cls._types_of(key)
             for each in value if isinstance(value, list) else [value]:
-                if isinstance(each, str) and wants & {int, float} and str not in wants and _is_number(each):
+                if not wants & {int, float}:
+                    continue
+                if isinstance(each, str) and str not in wants and _is_number(each):
+                    how = "with a dot and a sign, e.g. 1.0e-3" if "e" in each.lower() else "without quotes"
                     raise PydanticCustomError(
                         "number_as_text",
-                        "{key}: expected a number, and YAML reads {given} as text: write it with a dot and a "
-                        "sign, e.g. 1.0e-3",
-                        {"key": key, "given": each},
+                        "{key}: expected a number, and YAML reads {given} as text: write it {how}",
+                        {"key": key, "given": each, "how": how},
+                    )
+                if isinstance(each, bool) and bool not in wants:
+                    raise PydanticCustomError(
+                        "bool_as_number",
+                        "{key}: expected a number, not {given}",
+                        {"key": key, "given": str(each).lower()},
                     )
         return data
 
@@ -79,16 +87,45 @@ def parse(model: type[S], value: Any, where: str = "spec") -> S:
         raise ConfigError(explain(error, where)) from error
 
 
+MEANT = {  # pydantic's kinds of error, in words of the configuration
+    "tuple_type": "expected a list, e.g. [0, 1]",
+    "dict_type": "expected a mapping",
+    "union_tag_not_found": "expected a mapping that says its `kind`",
+}
+
+
 def explain(error: ValidationError, where: str) -> str:
     """A validation error as lines a user can act on: `where.key: problem (given: …)`."""
+    items = error.errors(include_url=False)
     lines = []
-    for item in error.errors(include_url=False):
-        place = ".".join([where, *(str(part) for part in item["loc"])]).strip(".")
-        lines.append(f"{place}: {item['msg']}{_given(item)}")
-    return "\n".join(lines)
+    for item in items:
+        below = [other["loc"] for other in items if len(other["loc"]) > len(item["loc"])]
+        if item["type"] == "too_short":
+            if any(loc[: len(item["loc"])] == item["loc"] for loc in below):
+                continue  # of its entries none was valid
+            item["msg"] = "expected at least one entry"
+        names = [str(part) for part in item["loc"] if not _is_type(part)]
+        place = ".".join([where, *names]).strip(".")
+        told = MEANT.get(item["type"], item["msg"]) + _given(item)
+        lines.append(f"{place}: {told}" if place else told)
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _is_type(part: int | str) -> bool:
+    """Whether a place's part is none of the configuration, but which type of several pydantic tried."""
+    if not isinstance(part, str):
+        return False
+    return "[" in part or part.startswith(("constrained-", "function-")) or part in _names(Spec)
+
+
+def _names(base: type[Spec]) -> Iterator[str]:
+    """Of all models of options."""
+    for each in base.__subclasses__():
+        yield each.__name__
+        yield from _names(each)
 
 
 def _given(item: Any) -> str:
     value = item["input"]
-    told = item["type"] in ("unknown_key", "number_as_text")
+    told = item["type"] in ("unknown_key", "number_as_text", "bool_as_number")
     return "" if told or isinstance(value, dict | list) else f" (given: {value!r})"

@@ -52,6 +52,25 @@ def test_globs_find_every_format(folder: Path) -> None:
     assert read(value) == [(name, f"text {i}") for name in names for i in range(4)]
 
 
+def test_no_files_are_no_files(tmp_path: Path) -> None:
+    assert list_files(source(), tmp_path) == []
+
+
+def test_a_parquet_row_that_is_no_utf_8_is_one_bad_row(tmp_path: Path) -> None:
+    """A column of strings holds whatever bytes were written into it."""
+    lengths = pa.array([0, 4, 6, 10], pa.int32()).buffers()[1]
+    texts = pa.StringArray.from_buffers(3, lengths, pa.py_buffer(b"good\xff\xfegood"))
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
+    value = source(tmp_path / "a.parquet")
+    files = list_files(value, tmp_path)
+    found = list(iter_documents(value, files, tmp_path, ["web"], 0, 1))
+    assert [item.text if isinstance(item, Document) else item.kind for item in found] == [
+        "good",
+        "invalid_utf8",
+        "good",
+    ]
+
+
 def test_names_do_not_say_where_the_data_lie(folder: Path, tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere"
     names = [entry["name"] for entry in list_files(source(folder / "**/*.jsonl*"), folder)]

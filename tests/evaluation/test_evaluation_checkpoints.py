@@ -340,6 +340,7 @@ def test_the_released_sizes_are_those_of_the_mixers() -> None:
         ({"ssm_cfg": {"layer": "Mamba1"}}, r"ssm_cfg.layer: 'Mamba1'"),
         ({"ssm_cfg": {}}, r"ssm_cfg.layer: 'Mamba1'"),
         ({"ssm_cfg": {"layer": "Mamba2", "ngroups": 2}}, r"ngroups: 2"),
+        ({"ssm_cfg": {"layer": "Mamba2", "dt_limit": [0, 1]}}, r"ssm_cfg.dt_limit: \[0, 1\], an option that"),
         ({"d_intermediate": 64}, "d_intermediate"),
         ({"rms_norm": False}, "rms_norm"),
         ({"attn_layer_idx": [0], "attn_cfg": {**ATTENTION, "num_heads_kv": 1}}, "num_heads_kv"),

@@ -69,7 +69,7 @@ def test_a_dry_run_on_an_empty_folder_plans_every_job_and_needs_no_data(
 
 def test_no_value_of_the_demo_leaks_into_another_configuration(tmp_path: Path) -> None:
     config = read("smoke")
-    for section in ("train", "architectures"):
+    for section in ("experiment", "train", "architectures"):
         file = tmp_path / f"without-{section}.yaml"
         file.write_text(yaml.safe_dump({key: value for key, value in config.items() if key != section}))
         assert f"{section}: Field required" in snakemake(

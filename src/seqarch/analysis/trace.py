@@ -70,6 +70,8 @@ def split_row(text: str) -> tuple[Path, int | None]:
 def read_row(path: Path, row: int) -> dict[str, Any]:
     """The row's columns that have a value. A figure is known by the csv of the rows that it shows."""
     table = path if path.suffix in (".csv", ".parquet") else path.with_suffix(".csv")
+    if not path.exists() and not table.is_file():
+        raise TraceError(f"no file {path}: give a figure or a table of the workflow")
     if not table.is_file():
         raise TraceError(f"{path} has no rows: expected a table (.csv, .parquet) or a figure with its .csv")
     frame = pd.read_csv(table) if table.suffix == ".csv" else pd.read_parquet(table)

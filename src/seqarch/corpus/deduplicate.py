@@ -215,6 +215,8 @@ def _check_domains(manifest: dict[str, Any], group: str) -> None:
     """A domain without documents is most often a name that the data spell in another way."""
     for domain, splits in manifest["domains"].items():
         if not any(split["docs"] for split in splits.values()):
+            if not manifest["rows"]:
+                raise CorpusError(f"group {group!r}, with domain {domain!r}: its files hold no rows")
             others = ", ".join(sorted(manifest["unknown_domains"])) or "none"
             raise CorpusError(
                 f"no document of domain {domain!r} in group {group!r} ({manifest['rows']} rows read; other "

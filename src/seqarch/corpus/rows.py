@@ -37,7 +37,7 @@ def read_documents(
     find_text = Field(text_field)
     find_domain = domain if callable(domain) else (lambda _: domain)
     columns = [text_field] if isinstance(domain, str) else [text_field, getattr(domain, "path", "")]
-    rows = _parquet_rows(file, columns) if name.endswith(".parquet") else _json_rows(file, name, wanted)
+    rows = _parquet_rows(file, name, columns) if name.endswith(".parquet") else _json_rows(file, name, wanted)
     try:
         for number, row in rows:
             if not wanted(number):
@@ -119,7 +119,7 @@ def _lines(file: IO[bytes], name: str) -> Iterator[tuple[int, bytes | None]]:
             yield number, None
 
 
-def _parquet_rows(file: IO[bytes], paths: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _parquet_rows(file: IO[bytes], name: str, paths: list[str]) -> Iterator[tuple[int, Any]]:
     table = pq.ParquetFile(
         file, buffer_size=1 << 20, pre_buffer=False
     )  # pages as they are needed, not row groups
@@ -127,6 +127,17 @@ def _parquet_rows(file: IO[bytes], paths: list[str]) -> Iterator[tuple[int, dict
     present = [name for name in table.schema_arrow.names if name in tops]
     number = 0
     for batch in table.iter_batches(batch_size=_BATCH, columns=present, use_threads=False):
-        for row in batch.to_pylist():
+        try:
+            rows = batch.to_pylist()
+        except UnicodeDecodeError:  # Parquet's strings are whatever was written
+            rows = [_parquet_row(batch.slice(i, 1), name, number + 1 + i) for i in range(batch.num_rows)]
+        for row in rows:
             number += 1
             yield number, row
+
+
+def _parquet_row(one: pa.RecordBatch, name: str, number: int) -> Any:
+    try:
+        return one.to_pylist()[0]
+    except UnicodeDecodeError as error:
+        return BadRow("invalid_utf8", name, str(number), str(error))

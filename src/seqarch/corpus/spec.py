@@ -20,7 +20,7 @@ def _with_known_ending(glob: str) -> str:
 
 
 Glob = Annotated[str, AfterValidator(_with_known_ending)]
-Globs = Glob | list[Glob]
+Globs = Glob | Annotated[list[Glob], Field(min_length=1)]
 
 
 class PackagesSource(Spec):

@@ -48,7 +48,9 @@ def _below_common_folder(urls: Sequence[str]) -> dict[str, str]:
     """Short names that do not say where the reader keeps the data: equal data give equal output anywhere."""
     parents = [PurePosixPath(url).parent.parts for url in urls]
     common = 0
-    while all(len(parent) > common and parent[common] == parents[0][common] for parent in parents):
+    while parents and all(
+        len(parent) > common and parent[common] == parents[0][common] for parent in parents
+    ):
         common += 1
     return {url: "/".join(PurePosixPath(url).parts[common:]) for url in urls}
 

@@ -48,7 +48,10 @@ ATTENTION = {
     "mlp_dim": 0,
 }
 DEFAULTS = {"qkv_proj_bias": True, "out_proj_bias": True, "causal": False, "layer": "Mamba1"}  # of mamba_ssm
+# How they were initialised and are computed, and, after it, what is read.
 IGNORED = {"chunk_size", "use_mem_eff_path", "A_init_range", "dt_min", "dt_max", "dt_init_floor", "conv_init"}
+READ = {"expand", "headdim", "d_state", "num_heads", "num_heads_kv", "head_dim", "d_conv"}
+READ |= {"rotary_emb_dim", "rotary_emb_base"}
 
 
 def is_one(config: Mapping[str, Any]) -> bool:
@@ -173,6 +176,11 @@ def _check(weights: Weights, where: str, given: Mapping[str, Any], known: Mappin
     for key, value in known.items():
         if given.get(key, DEFAULTS.get(key, value)) != value:
             raise _unknown(weights, f"{where}.{key}", given.get(key, DEFAULTS.get(key)), value)
+    if strange := sorted(set(given) - set(known) - IGNORED - READ):
+        raise PretrainedError(
+            f"{weights.source}: config.json has {where}.{strange[0]}: {given[strange[0]]!r}, an option that "
+            "the mixers here do not know: they might compute something else"
+        )
 
 
 def _unknown(weights: Weights, key: str, given: Any, expected: Any) -> PretrainedError:

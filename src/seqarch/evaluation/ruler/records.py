@@ -23,6 +23,9 @@ OFFICIAL_N = 500
 UPSTREAM_ESSAYS: frozenset[str] = frozenset()
 
 
+STYLE = "RULER-style"  # and not comparable
+
+
 def make(setup: Setup, n: int, first: int = 0) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The records of samples first … first + n - 1, and what the side file says of them.
 
@@ -36,7 +39,10 @@ def make(setup: Setup, n: int, first: int = 0) -> tuple[list[dict[str, Any]], di
     task = set_up(setup)
     header = describe(setup, task, n, first)
     records = []
-    for fitted in fit_all(setup, set_up, range(first, first + n)):
+    every = fit_all(setup, set_up, range(first, first + n))
+    if any(fitted.capped for fitted in every):
+        header["comparable"] = STYLE  # upstream goes on with other words
+    for fitted in every:
         if fitted.index % VERIFY_EVERY == 0:
             verify(setup, fitted)
         records.append(record_of(setup, task, fitted, header))
@@ -104,7 +110,7 @@ def comparable(setup: Setup, n: int, essay_sha256: str | None) -> str:
     same = setup.profile == "faithful" and n == OFFICIAL_N and setup.length in OFFICIAL_LENGTHS
     same = same and (essay_sha256 is None or essay_sha256 in UPSTREAM_ESSAYS)
     same = same and not (setup.questions is not None and setup.questions.source.startswith("corpus:"))
-    return "RULER-comparable" if same else "RULER-style"
+    return "RULER-comparable" if same else STYLE
 
 
 def verify(setup: Setup, fitted: Fitted) -> None:
