@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.context import ForkProcess
@@ -30,7 +30,7 @@ from seqarch.training.group import Group, shard
 from seqarch.training.launcher import launch, visible_gpus
 from seqarch.training.loop import Job, train
 from seqarch.training.memory import prepare_blocks, state_bytes
-from seqarch.training.step import LossSum
+from seqarch.training.step import LossSum, mean_loss
 from seqarch.training.world import World
 
 MakeJob = Callable[..., Job]
@@ -262,6 +262,33 @@ def test_out_of_memory_halves_the_micro_batch_at_the_same_global_batch(
     assert curve(job.run) == pytest.approx(curve(reference.run), abs=1e-5)
     summary = json.loads((job.run / "run.json").read_text())
     assert summary["micro_batch_sequences"] == 1
+
+
+@pytest.mark.parametrize(("trains", "scores", "seen"), [(1, 4, {1}), (4, 2, {4, 2})])
+def test_validation_takes_no_more_sequences_than_fit(
+    make_job: MakeJob,
+    reference: Job,
+    monkeypatch: pytest.MonkeyPatch,
+    trains: int,
+    scores: int,
+    seen: set[int],
+) -> None:
+    """Those that training has come down to, and fewer where these do not fit."""
+    sizes = set()
+
+    def limited(loss: Any, batches: Iterable[Batch], *rest: Any) -> float:
+        parts = list(batches)
+        sizes.add(largest := max(len(each.inputs) for each in parts))
+        if largest > scores:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return mean_loss(loss, parts, *rest)
+
+    monkeypatch.setattr("seqarch.training.loop.mean_loss", limited)
+    job = make_job("run")
+    train(job, SmallWorld(rows=trains))
+    assert sizes == seen
+    assert curve(job.run) == pytest.approx(curve(reference.run), abs=1e-5)
+    assert json.loads((job.run / "run.json").read_text())["micro_batch_sequences"] == min(seen)
 
 
 def test_what_fits_is_remembered_and_what_never_fits_is_an_error(make_job: MakeJob) -> None:

@@ -279,21 +279,32 @@ class Trainer:
             except torch.OutOfMemoryError as error:
                 reason = str(error).partition("\n")[0]
             # Here the error, and what its frames held, is gone.
-            self.micro_batch.rows = min(self.micro_batch.rows, len(batch.inputs))
-            self.micro_batch.halve(reason)
-            if self.world.size > 1:  # the others wait for this process: all start again together
-                raise OutOfMemory(
-                    f"{reason}; the next attempt takes {self.micro_batch.rows} sequences at a time"
-                )
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
+            self._take_fewer(len(batch.inputs), reason)
+
+    def _take_fewer(self, n_rows: int, reason: str) -> None:
+        """Halve the micro-batch after an attempt with n_rows at most."""
+        self.micro_batch.rows = min(self.micro_batch.rows, n_rows)
+        self.micro_batch.halve(reason)
+        if self.world.size > 1:  # the others wait for this process: all start again together
+            raise OutOfMemory(f"{reason}; the next attempt takes {self.micro_batch.rows} sequences at a time")
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _validate(self, step: int, segment: Segment) -> float | None:
         """The validation loss where it is due: nats per token, in-domain sets counting alike."""
         if step % self._every and step != segment.stop:
             return None
-        batches = (self.world.part(batch).to(self.device) for batch in self.validation)
-        loss = mean_loss(self.loss, batches, self.autocast, self.world.totals)
+        while True:
+            # Cut before it is shared out, so that all processes make equally many forward passes.
+            rows = self.micro_batch.rows * self.world.size
+            parts = (each for batch in self.validation for each in split(batch, rows))
+            batches = (self.world.part(each).to(self.device) for each in parts)
+            try:
+                loss = mean_loss(self.loss, batches, self.autocast, self.world.totals)
+                break
+            except torch.OutOfMemoryError as error:
+                reason = str(error).partition("\n")[0]
+            self._take_fewer(max(len(batch.inputs) for batch in self.validation), reason)
         if not math.isfinite(loss):  # the step is made: a state saved now would go on behind it
             raise NonFiniteError(
                 f"{self.job.spec.architecture}, step {step}: validation loss {loss} after the step. "
