@@ -211,6 +211,8 @@ def test_forest_shows_estimates_intervals_seeds_and_verdicts(tables, draw):
     assert "95 % interval" in texts
     assert "margin ±0.02" in texts
     assert {"inconclusive", "different (Holm p < 0.05)"} <= set(texts)
+    stricter = legend_texts(draw("equal_loss", frame.assign(confidence=0.99)))
+    assert {"different (Holm p < 0.01)", "99 % interval"} <= set(stricter)
 
 
 def test_names_of_rows_do_not_run_into_each_other(tables, draw):

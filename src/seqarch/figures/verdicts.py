@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from seqarch.figures.style import BAND, INK, QUIET
 
 VERDICTS = {  # verdict -> fill of the mark, words of the legend
-    "different": ("full", "different (Holm p < 0.05)"),
+    "different": ("full", "different (Holm p < {alpha:g})"),
     "different_within_margin": ("left", "different, but within the margin"),
     "equivalent": ("bottom", "equivalent (within the margin)"),
     "inconclusive": ("none", "inconclusive"),
@@ -50,9 +50,10 @@ def verdict_legend(figure: Figure, frame: pd.DataFrame) -> None:
     """What fills mean, for the verdicts that occur; the interval, the seeds and the margin."""
     handles: list[Artist] = []
     mark: dict[str, Any] = {"color": INK, "marker": "o", "markersize": 5.5, "linestyle": "none"}
+    alpha = round(1 - frame["confidence"].max(), 6)
     for verdict, (_, words) in VERDICTS.items():
         if (frame["verdict"] == verdict).any():
-            handles.append(Line2D([], [], label=words, **mark, **fill_of(verdict)))
+            handles.append(Line2D([], [], label=words.format(alpha=alpha), **mark, **fill_of(verdict)))
     level = f"{frame['confidence'].max():.0%} interval".replace("%", " %")
     handles.append(Line2D([], [], color=INK, linewidth=1.4, label=level))
     handles.append(Line2D([], [], color=INK, marker="|", linestyle="none", markersize=5, label="one seed"))
