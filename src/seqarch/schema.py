@@ -103,7 +103,8 @@ def explain(error: ValidationError, where: str) -> str:
         if item["type"] == "too_short":
             if any(loc[: len(item["loc"])] == item["loc"] for loc in below):
                 continue  # of its entries none was valid
-            item["msg"] = "expected at least one entry"
+            least = item["ctx"]["min_length"]
+            item["msg"] = f"expected at least {'one entry' if least == 1 else f'{least} entries'}"
         names = [str(part) for part in item["loc"] if not _is_type(part)]
         place = ".".join([where, *names]).strip(".")
         told = MEANT.get(item["type"], item["msg"]) + _given(item)

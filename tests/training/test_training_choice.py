@@ -95,7 +95,7 @@ def test_an_override_replaces_the_grid_by_a_number_and_the_other_way_round() -> 
     [
         ({"grid": [1e-2, 1e-3]}, "learning rates must increase"),
         ({"grid": [1e-3, 1e-3]}, "learning rates must increase"),
-        ({"grid": [1e-3]}, "at least 2"),
+        ({"grid": [1e-3]}, "at least 2 entries"),
         ({"grid": [0.0, 1e-3]}, "greater than 0"),
         ({"grid": [1e-3, 1e-2], "budgets": 3}, "did you mean 'budget'"),
         ({"grid": [1e-3, 1e-2], "budget": 1}, "the warm-up takes|first decay"),

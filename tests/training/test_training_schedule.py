@@ -127,7 +127,7 @@ def test_a_dumped_spec_is_the_same_spec() -> None:
         ({"micro_batch_tokens": 25}, "micro_batch_tokens 25 is not a multiple"),
         ({"budgets": [2000, 1000]}, r"must increase by at least one step each; they are \[20, 10\] steps"),
         ({"budgets": [1000, 1010]}, "must increase"),
-        ({"budgets": []}, "at least 1 item"),
+        ({"budgets": []}, "at least one entry"),
         ({"schedule": {"kind": "wsd", "warmup_fraction": 0.45}}, "takes 9 steps .* starts after step 8"),
         ({"budgets": [100], "schedule": {"kind": "wsd"}}, "first decay starts after step 0"),
         ({"schedule": {"kind": "wsd", "decay_fraction": 0}}, "greater than 0"),
@@ -147,7 +147,7 @@ def test_bad_options(changes: dict[str, Any], message: str) -> None:
     ("changes", "message"),
     [
         ({"seeds": [0, 1, 0]}, "a seed is there twice"),
-        ({"seeds": []}, "at least 1 item"),
+        ({"seeds": []}, "at least one entry"),
         ({"settings": {"limited": "out"}}, "settings"),
         ({"settings": {"own": {}}}, "settings.own names no domain"),
         ({"settings": {"../limited": "in"}}, "should match pattern"),
