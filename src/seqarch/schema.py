@@ -29,28 +29,32 @@ class Spec(BaseModel):
                     "unknown_key", "unknown key {key}: {hint}", {"key": repr(key), "hint": hint}
                 )
             wants = cls._types_of(key)
-            for each in value if isinstance(value, list) else [value]:
-                if not wants & {int, float}:
-                    continue
-                if isinstance(each, str) and str not in wants and _is_number(each):
-                    how = "with a dot and a sign, e.g. 1.0e-3" if "e" in each.lower() else "without quotes"
-                    raise PydanticCustomError(
-                        "number_as_text",
-                        "{key}: expected a number, and YAML reads {given} as text: write it {how}",
-                        {"key": key, "given": each, "how": how},
-                    )
-                if isinstance(each, bool) and bool not in wants:
-                    raise PydanticCustomError(
-                        "bool_as_number",
-                        "{key}: expected a number, not {given}",
-                        {"key": key, "given": str(each).lower()},
-                    )
+            if wants & {int, float}:
+                for each in value if isinstance(value, list) else [value]:
+                    _check_number(key, each, wants)
         return data
 
     @classmethod
     @functools.cache
     def _types_of(cls, key: str) -> frozenset[type]:
         return frozenset(_types(cls.model_fields[key].annotation))
+
+
+def _check_number(key: str, given: Any, wants: frozenset[type]) -> None:
+    """What YAML reads as text or as yes and no, where a number belongs."""
+    if isinstance(given, str) and str not in wants and _is_number(given):
+        how = "with a dot and a sign, e.g. 1.0e-3" if "e" in given.lower() else "without quotes"
+        raise PydanticCustomError(
+            "number_as_text",
+            "{key}: expected a number, and YAML reads {given} as text: write it {how}",
+            {"key": key, "given": given, "how": how},
+        )
+    if isinstance(given, bool) and bool not in wants:
+        raise PydanticCustomError(
+            "bool_as_number",
+            "{key}: expected a number, not {given}",
+            {"key": key, "given": str(given).lower()},
+        )
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

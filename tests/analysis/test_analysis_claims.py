@@ -12,10 +12,11 @@ import pytest
 import yaml
 from scipy import stats
 
-from seqarch.analysis.claims import Finding, evaluate, judge
+from seqarch.analysis.claims import evaluate
 from seqarch.analysis.claims_binding import bind, selects, words
 from seqarch.analysis.claims_evidence import Evidence
 from seqarch.analysis.claims_spec import Claim, ClaimsFile, ClaimsJob, Selector
+from seqarch.analysis.claims_verdicts import Finding, judge
 from seqarch.analysis.equal_loss import equal_loss
 from seqarch.analysis.realised import load_claims, realised
 from seqarch.analysis.spec import StatisticsSpec, StudySpec

@@ -141,6 +141,21 @@ def test_the_verdict_uses_the_wider_error():
     assert row["verdict"] == "inconclusive"
 
 
+def test_an_error_over_documents_that_is_not_known_is_no_small_one():
+    """Draws in which the curves do not overlap are those in which the documents matter most."""
+    replicates = np.random.default_rng(0).normal(0, 0.01, 200)
+    seeds = over_seeds(np.array([0.1, 0.101, 0.102]))
+    for missing, known in ((20, True), (21, False), (200, False)):
+        some = np.where(np.arange(200) < missing, np.nan, replicates)
+        both = Cautious((seeds, over_seeds_and_documents(seeds.mean, some, 50)))
+        assert both.known == known
+        assert np.isfinite(both.interval(0.95)).all() == known
+    row = at_primary(table(documents(n_docs=1))).iloc[0]
+    assert row["verdict"] == "inconclusive"
+    assert "no error over documents" in row["note"]
+    assert row[["p", "tost_p", "interval", "ci90_lo"]].isna().all()
+
+
 def test_one_seed_is_an_estimate_without_interval():
     row = at_primary(table(documents(offset=0.1, seeds=(0,)))).iloc[0]
     assert row["mean"] == pytest.approx(0.1)

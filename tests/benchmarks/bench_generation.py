@@ -39,7 +39,8 @@ def rows() -> Iterator[dict[str, Any]]:
         torch.set_num_threads(before)
 
 
-def against_transformers(threads: int) -> Iterator[dict[str, Any]]:
+def equal_models() -> tuple[Any, Any]:
+    """Ours, and transformers' with the same weights."""
     from transformers import Mamba2Config, Mamba2ForCausalLM
 
     from seqarch.evaluation.transformers_adapter import HubModel
@@ -65,7 +66,11 @@ def against_transformers(threads: int) -> Iterator[dict[str, Any]]:
     }
     about |= {"rms_norm": True, "tie_embeddings": True}
     ours = OwnModel(state_spaces.load(about, Weights(weights, "random"), torch.float32))
-    theirs = HubModel(model)
+    return ours, HubModel(model)
+
+
+def against_transformers(threads: int) -> Iterator[dict[str, Any]]:
+    ours, theirs = equal_models()
     generator = torch.Generator().manual_seed(1)
     for batch, prompt, new in ((BATCH, 256, 64), (1, 256, 64)):
         ids = torch.randint(VOCAB, (batch, prompt), generator=generator)

@@ -25,7 +25,8 @@ from seqarch.tokens.spec import BpeTokenizer
 from seqarch.tokens.text import TextFile
 from seqarch.tokens.training import train_bpe
 from seqarch.training.data import name_manifests, open_data
-from seqarch.training.loop import Job, Trainer
+from seqarch.training.job import Job
+from seqarch.training.loop import Trainer
 from seqarch.training.numerics import numerics
 from seqarch.training.signals import Stop
 from seqarch.training.spec import RunSpec

@@ -143,6 +143,15 @@ def test_equal_runs_give_equal_bytes_and_no_spill_stays(group: Callable[..., Any
     assert list(made.text.glob(".deduplicate-*")) == []
 
 
+def test_files_without_rows_are_told_from_names_that_are_not_there(
+    group: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = group([])
+    assert made.run_filter() == 0
+    assert made.run_deduplicate() == 1
+    assert "its files hold no rows" in capsys.readouterr().err
+
+
 def test_a_domain_without_documents_names_what_the_data_have(
     group: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -85,6 +85,7 @@ def test_what_is_gone_is_said(finished: Any, tmp_path: Path, capsys: pytest.Capt
     ("what", "message"),
     [
         ("results/tiny/tables/nothing.csv", "no file"),
+        ("results/tiny/tables/nothing.csv:2", "no file"),
         ("results/tiny/tables/claims.csv:100000", "has rows 1 to"),
         ("results/tiny/logs/claims.log", "carries no record"),
         ("results/tiny/logs/claims.log:1", "has no rows"),

@@ -18,7 +18,7 @@ from seqarch.tokens.spec import BpeTokenizer
 from seqarch.tokens.text import TextFile
 from seqarch.tokens.training import train_bpe
 from seqarch.training.data import name_manifests
-from seqarch.training.loop import Job
+from seqarch.training.job import Job
 from seqarch.training.spec import RunSpec
 
 VOCAB, T = 257, 16  # a byte a token, and BOS

@@ -17,7 +17,8 @@ from seqarch.errors import ConfigError
 from seqarch.files import read_json, write_json
 from seqarch.schema import parse
 from seqarch.training.choice import ChoiceError, ChoiceJob, choose, read_choice, trial
-from seqarch.training.loop import Job, train
+from seqarch.training.job import Job
+from seqarch.training.loop import train
 from seqarch.training.spec import TrainSection
 from seqarch.training.workdir import WorkDirectory
 

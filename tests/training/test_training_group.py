@@ -27,8 +27,9 @@ from seqarch.training import launcher
 from seqarch.training.checkpoint import load_model
 from seqarch.training.errors import Interrupted, NoProgress, OutOfMemory, TrainingError
 from seqarch.training.group import Group, shard
+from seqarch.training.job import Job
 from seqarch.training.launcher import launch, visible_gpus
-from seqarch.training.loop import Job, train
+from seqarch.training.loop import train
 from seqarch.training.memory import prepare_blocks, state_bytes
 from seqarch.training.step import LossSum, mean_loss
 from seqarch.training.world import World

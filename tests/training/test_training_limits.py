@@ -10,7 +10,8 @@ import pytest
 
 from seqarch.files import sha256_file
 from seqarch.training.errors import Interrupted, NonFiniteError, NoProgress
-from seqarch.training.loop import Job, train
+from seqarch.training.job import Job
+from seqarch.training.loop import train
 from seqarch.training.signals import Stop, _seconds, end_of_slurm_job
 
 MakeJob = Callable[..., Job]

@@ -18,7 +18,8 @@ from seqarch.training import loop
 from seqarch.training.checkpoint import load_model
 from seqarch.training.data import DataError
 from seqarch.training.errors import NonFiniteError, WorkDirectoryError
-from seqarch.training.loop import Job, train
+from seqarch.training.job import Job
+from seqarch.training.loop import train
 from seqarch.training.numerics import numerics
 from seqarch.training.spec import checkpoint_names
 

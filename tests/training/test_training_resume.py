@@ -26,7 +26,8 @@ from seqarch.files import sha256_file
 from seqarch.mixers import registry
 from seqarch.provenance import ProvenanceError
 from seqarch.training.errors import Interrupted, WorkDirectoryError
-from seqarch.training.loop import Job, Trainer, train
+from seqarch.training.job import Job
+from seqarch.training.loop import Trainer, train
 from seqarch.training.numerics import numerics
 from seqarch.training.signals import Stop
 from seqarch.training.workdir import WorkDirectory, fingerprint

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from seqarch.model import Decoder
 from seqarch.tasks.batch import IGNORE, Batch
-from seqarch.training.loop import Job, train
+from seqarch.training.job import Job
+from seqarch.training.loop import train
 from seqarch.training.optimizer import make_optimizer
 from seqarch.training.spec import Optimizer
 from seqarch.training.step import LossSum, accumulate, clip_gradients, gradient_norm, mean_loss, split

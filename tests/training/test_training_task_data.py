@@ -14,7 +14,8 @@ from seqarch.provenance import record
 from seqarch.tasks.batch import Batch
 from seqarch.tasks.recall.streams import TrainingStream, ValidationStream
 from seqarch.training.data import DataError
-from seqarch.training.loop import Job, train
+from seqarch.training.job import Job
+from seqarch.training.loop import train
 from seqarch.training.spec import RunSpec
 from seqarch.training.task_data import open_task_data
 

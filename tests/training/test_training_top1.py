@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from seqarch.architecture import resolve
-from seqarch.training.loop import Job, train
+from seqarch.training.job import Job
+from seqarch.training.loop import train
 from seqarch.training.spec import RunSpec
 
 T, STEPS, VOCAB = 64, 40, 257

@@ -21,6 +21,7 @@ from seqarch.analysis.curves import MACRO_OOD, CurveSet, Draws, curve_set
 from seqarch.analysis.errors import ComparisonError
 from seqarch.analysis.interpolate import Floats, decreasing, interpolate
 from seqarch.analysis.intervals import (
+    UNKNOWN,
     Cautious,
     Estimate,
     largest_sd_for_equivalence,
@@ -32,7 +33,6 @@ from seqarch.analysis.spec import StatisticsSpec, StudySpec
 from seqarch.evaluation.bootstrap import draws
 
 NO_OVERLAP = "no overlap"
-_UNKNOWN = "no error over documents: too few of them, or too few draws in which the curves overlap"
 COLUMNS = [
     *("study", "setting", "length", "kind", "arch", "ref", "domain", "x0", "is_primary", "seed", "delta"),
     *("loss_arch", "loss_ref", "mean", "ci_lo", "ci_hi", "domain_ci_lo", "domain_ci_hi", "interval"),
@@ -230,7 +230,7 @@ def _summary(arch: Floats, ref: Floats, replicates: Floats, n_docs: int, spec: S
         "max_sd_equivalence": largest_sd_for_equivalence(spec.margin, len(arch), spec.confidence),
         "welch_p": welch_p(arch, ref),
         "interval": used.about(spec.confidence) if used.known else None,
-        "note": None if used.known else "one seed: no interval" if one_seed else _UNKNOWN,
+        "note": None if used.known else "one seed: no interval" if one_seed else UNKNOWN,
     }
     row |= _bounds("ci", seeds, spec.confidence)
     row |= _bounds("domain_ci", Estimate(domain.mean, np.nan, 1, "") if one_seed else domain, spec.confidence)

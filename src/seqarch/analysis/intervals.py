@@ -9,6 +9,7 @@ from scipy import stats
 Floats = NDArray[np.float64]
 POWER = 0.8  # of the smallest detectable effect
 MOST = 0.9  # of the bootstrap replicates must have a value
+UNKNOWN = "no error over documents: too few of them, or too few draws in which the curves overlap"
 
 
 @dataclass(frozen=True)

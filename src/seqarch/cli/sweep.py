@@ -19,8 +19,8 @@ from seqarch.provenance import ProvenanceError, read_record, record
 from seqarch.schema import parse
 from seqarch.training.choice import ChoiceJob, choose, trial
 from seqarch.training.data import name_manifests
+from seqarch.training.job import Job
 from seqarch.training.launcher import Allocation, submit
-from seqarch.training.loop import Job
 from seqarch.training.spec import RunSpec
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from seqarch.provenance import INVOCATION_VARIABLE, record
 from seqarch.schema import parse
 from seqarch.training.choice import read_choice
 from seqarch.training.data import name_manifests
+from seqarch.training.job import Job
 from seqarch.training.launcher import launch
-from seqarch.training.loop import Job
 from seqarch.training.spec import RunSpec
 
 

@@ -25,7 +25,8 @@ from seqarch.provenance import record
 from seqarch.tasks.recall.streams import ValidationStream
 from seqarch.training.checkpoint import load_model
 from seqarch.training.errors import NonFiniteError
-from seqarch.training.loop import Job, train
+from seqarch.training.job import Job
+from seqarch.training.loop import train
 from seqarch.training.spec import RunSpec, checkpoint_names
 from seqarch.training.task_data import open_task_data
 from seqarch.training.workdir import fingerprint

@@ -25,8 +25,11 @@ def accumulation_dtype(*tensors: Tensor | None) -> torch.dtype:
 
 
 def outside_autocast(*inputs: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """An op that chooses its precision itself: within torch.autocast its first arguments, of these names,
-    come in autocast's dtype, as to a matrix product, and what it computes with them is not lowered.
+    """An op that chooses its precision itself: within torch.autocast the arguments of these names come in
+    autocast's dtype, as to a matrix product, and what it computes with them is not lowered.
+
+    Args:
+        inputs: names of the first positional arguments, in their order.
 
     References sum in float32, which autocast would undo product by product; kernels want inputs of one dtype.
     """
@@ -49,8 +52,10 @@ def outside_autocast(*inputs: str) -> Callable[[Callable[P, R]], Callable[P, R]]
 
 
 def _lowered(x: Any) -> Any:
-    """In autocast's dtype, float64 aside."""
-    return x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(x.device.type))
+    """A tensor in autocast's dtype, float64 and what is none aside."""
+    if not isinstance(x, Tensor) or x.dtype == torch.float64:
+        return x
+    return x.to(torch.get_autocast_dtype(x.device.type))
 
 
 def clamped_exp(x: Tensor) -> Tensor:

@@ -26,7 +26,8 @@ from seqarch.errors import SeqarchError
 from seqarch.training.environment import pick_device
 from seqarch.training.errors import Interrupted, TrainingError
 from seqarch.training.group import Group
-from seqarch.training.loop import Job, train
+from seqarch.training.job import Job
+from seqarch.training.loop import train
 from seqarch.training.signals import end_of_slurm_job
 from seqarch.training.spec import Submitit
 

@@ -9,12 +9,11 @@ of the step, so a resumed run is bitwise the uninterrupted one (on a CPU).
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -26,9 +25,9 @@ from seqarch.model import Decoder
 from seqarch.progress import progress
 from seqarch.tasks.batch import Batch
 from seqarch.training.checkpoint import Metadata, save_weights
-from seqarch.training.data import OpenData, open_data
 from seqarch.training.environment import environment, pick_device
 from seqarch.training.errors import Interrupted, NonFiniteError, OutOfMemory
+from seqarch.training.job import Job
 from seqarch.training.memory import MicroBatch, prepare_blocks, state_bytes
 from seqarch.training.metrics import History, Row, peak_flops
 from seqarch.training.numerics import numerics
@@ -36,45 +35,12 @@ from seqarch.training.optimizer import make_optimizer
 from seqarch.training.report import Reporter
 from seqarch.training.schedule import PHASES, TRUNK, Segment, learning_rate, phase, plan
 from seqarch.training.signals import Stop, stop_on_signal
-from seqarch.training.spec import RunSpec
 from seqarch.training.state import history_of, pack, restore
 from seqarch.training.step import LossSum, accumulate, clip_gradients, gradient_norm, mean_loss, split
 from seqarch.training.workdir import State, WorkDirectory, fingerprint
 from seqarch.training.world import World
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Job:
-    """One training run, as a launcher hands it to the process that trains.
-
-    Attributes:
-        manifests: token manifests: `train/<domain>`, and `validation/<domain>` of the in-domain ones.
-        work: the directory for unfinished runs. run: the run directory to make.
-        record: provenance of the outputs.
-        device: cpu, cuda or auto.
-        save_seconds: between two saved states.
-        trial: the run only tries a learning rate: it publishes no checkpoint, and a loss that is not finite
-            ends it with what was measured before.
-        open_data: opens the data that the spec names.
-        ends: when the process will be killed, in seconds since the epoch; it stops before, in good time.
-        invocation: of the `snakemake` whose attempt this is; two attempts without progress are its last.
-        verify: called before the run directory is made; what it raises ends the run, with its state kept.
-    """
-
-    spec: RunSpec
-    manifests: Mapping[str, Path]
-    work: Path
-    run: Path
-    record: Mapping[str, Any]
-    device: str = "auto"
-    save_seconds: float = 300.0
-    trial: bool = False
-    open_data: OpenData = open_data
-    ends: float | None = None
-    invocation: str | None = None
-    verify: Callable[[], None] | None = None
 
 
 def train(job: Job, world: World | None = None) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from scipy.stats import chisquare
 
-from seqarch.evaluation.ruler import oracle
+from seqarch.evaluation.ruler import oracle, records
 from seqarch.evaluation.ruler.cwe import TEMPLATE as CWE
 from seqarch.evaluation.ruler.encoder import PromptEncoder
 from seqarch.evaluation.ruler.errors import InfeasibleLength, ResourceError
@@ -255,12 +255,18 @@ def test_cwe_has_one_solved_example(make_setup: MakeSetup, encoders: dict[str, P
         assert len(said) == 10
 
 
-def test_cwe_ends_with_the_pool(make_setup: MakeSetup) -> None:
+def test_cwe_ends_with_the_pool(make_setup: MakeSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault 21: never more words than there are."""
     words = WordLists(tuple("ab"), tuple(f"noun{i}" for i in range(30)), ("c",))
     (record,) = samples(make_setup("cwe", 3000, words=words), 1)
     assert record["capped"]
     assert record["n_units"] == 33
+    monkeypatch.setattr(records, "OFFICIAL_N", 1)
+    more = WordLists(tuple("ab"), tuple(f"noun{i}" for i in range(60)), ("c",))
+    faithful = make_setup("cwe", 4096, words=more, profile="faithful")
+    assert records.comparable(faithful, 1, None) == "RULER-comparable"
+    _, header = records.make(faithful, 1)
+    assert header["comparable"] == "RULER-style"  # upstream would go on with another list of words
     with pytest.raises(ResourceError, match="needs 20 words"):
         samples(make_setup("cwe", 3000, words=WordLists(("a",), ("b",), ("c",))))
 

@@ -15,15 +15,13 @@ from seqarch.evaluation.ruler.tasks import deviations, set_up
 from seqarch.files import atomic_path, canonical_json, read_json, sha256_file, sha256_text, write_json
 
 VERSION = 1  # of the generator: raise it when equal options give other prompts
+STYLE = "RULER-style"  # and not comparable
 KEY_DIGITS = 16
 VERIFY_EVERY = 50  # samples whose prompt is also encoded as a whole, to check the count
 OFFICIAL_LENGTHS = (4096, 8192, 16384, 32768, 65536, 131072)
 OFFICIAL_N = 500
 # sha256 of upstream's essay text (words joined by single spaces). Filled in when the file was seen.
 UPSTREAM_ESSAYS: frozenset[str] = frozenset()
-
-
-STYLE = "RULER-style"  # and not comparable
 
 
 def make(setup: Setup, n: int, first: int = 0) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -41,7 +39,7 @@ def make(setup: Setup, n: int, first: int = 0) -> tuple[list[dict[str, Any]], di
     records = []
     every = fit_all(setup, set_up, range(first, first + n))
     if any(fitted.capped for fitted in every):
-        header["comparable"] = STYLE  # upstream goes on with other words
+        header["comparable"] = STYLE  # upstream would go on, cwe with another list of words
     for fitted in every:
         if fitted.index % VERIFY_EVERY == 0:
             verify(setup, fitted)
