@@ -263,7 +263,7 @@ def test_cwe_ends_with_the_pool(make_setup: MakeSetup, monkeypatch: pytest.Monke
     assert record["n_units"] == 33
     monkeypatch.setattr(records, "OFFICIAL_N", 1)
     more = WordLists(tuple("ab"), tuple(f"noun{i}" for i in range(60)), ("c",))
-    faithful = make_setup("cwe", 4096, words=more, profile="faithful")
+    faithful = make_setup("cwe", 8192, words=more, profile="faithful")
     assert records.comparable(faithful, 1, None) == "RULER-comparable"
     _, header = records.make(faithful, 1)
     assert header["comparable"] == "RULER-style"  # upstream would go on with another list of words
